@@ -1,0 +1,2 @@
+//! The benches.
+fn main() {}

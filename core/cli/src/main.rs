@@ -1,0 +1,2 @@
+//! The broca command.
+fn main() {}
