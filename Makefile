@@ -1,0 +1,38 @@
+# What one does with the project, one word each. The work is in scripts/.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test gate bench soak fuzz docs vectors
+
+FILE ?=
+ROWS ?=
+FILES ?=
+KINDS ?=
+TARGETS ?=
+ARGS ?=
+
+help: ## list what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+
+demo: ## watch an agent session about a file of yours: make demo FILE=path
+	@bash scripts/demo.sh $(if $(FILE),'$(FILE)')
+
+test: ## install what is missing, then run every suite; the sum comes last
+	@bash scripts/test.sh
+
+gate: ## what every change must pass first: format, lints, policy, purity, protocol tests
+	@bash scripts/gate.sh
+
+bench: ## measure beside what people would use instead: make bench ROWS="P1 T1"
+	@cargo run --quiet --locked --profile release -p broca-bench -- $(ROWS)
+
+soak: ## long runs under faults: make soak ARGS="…"
+	@cargo run --quiet --locked --profile ci -p broca-testkit --bin soak -- $(ARGS)
+
+fuzz: ## every fuzz target for FUZZ_SECONDS each (60), or some: make fuzz TARGETS="…"
+	@bash scripts/fuzz.sh $(TARGETS)
+
+docs: ## build the reference of the libraries and check the links of the guides
+	@bash scripts/docs.sh
+
+vectors: ## play vectors in every language: make vectors FILES="path …" KINDS="kind …"
+	@FILES='$(FILES)' KINDS='$(KINDS)' bash scripts/vectors.sh
