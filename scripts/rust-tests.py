@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -88,18 +89,19 @@ def build():
     return programs
 
 
-def run(command, folder, limit):
-    """(output, status); a program that passes its limit is ended, and says so."""
-    environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder))
-    environment["CARGO_TARGET_DIR"] = str(LOGS.parent)
+def run(command, folder, limit, **variables):
+    """(output, status); past its limit a program is ended, with everything that it started."""
+    environment = dict(os.environ, **variables)
+    program = subprocess.Popen(
+        command, cwd=folder, env=environment, start_new_session=True, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, timeout=limit, text=True, errors="replace",
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        return done.stdout, done.returncode
-    except subprocess.TimeoutExpired as late:
-        output = (late.stdout or b"").decode(errors="replace")
+        output, _ = program.communicate(timeout=limit)
+        return output, program.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)
+        output, _ = program.communicate()
         return f"{output}\nnot done after {limit} s: ended", 124
 
 
@@ -146,7 +148,8 @@ def main():
         (LOGS / f"rust-{name}.log").unlink(missing_ok=True)
         for owner, what, path in programs:
             if owner == identity:
-                suite.add(what, *run([path], folder, options.limit))
+                place = {"CARGO_MANIFEST_DIR": str(folder)}
+                suite.add(what, *run([path], folder, options.limit, **place))
         if name in examples:
             suite.add("examples in the documentation", *examples[name])
         print(f"rust {name}: {suite.line()}", flush=True)
