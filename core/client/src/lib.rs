@@ -1,1 +1,2 @@
 //! Under construction in this commit.
+pub mod http1;
