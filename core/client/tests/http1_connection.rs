@@ -119,7 +119,7 @@ fn a_tunnel_opens_after_a_2xx_to_connect_and_keeps_every_byte() {
     let mut connection = asked(CONNECT, Limits::default());
     connection.receive(Bytes::from_static(response));
     assert!(matches!(connection.poll(), Ok(Some(Event::Head(head))) if head.status() == 200));
-    assert!(matches!(connection.poll(), Ok(Some(Event::Tunnel(rest))) if rest == &b"\x16\x03"[..]));
+    assert!(matches!(connection.poll(), Ok(Some(Event::Tunnel(rest))) if rest == b"\x16\x03"[..]));
     assert!(matches!(connection.poll(), Ok(None)));
     connection.receive(Bytes::from_static(b"more"));
     assert!(matches!(connection.poll(), Ok(Some(Event::Tunnel(rest))) if rest == "more"));

@@ -1,5 +1,7 @@
 //! hyper, over memory, as a second opinion: on responses, and on the requests we write.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
 use std::{convert::Infallible, sync::Arc};
 
 use broca::http1::{Connection, Event, Limits, Request, Target};

@@ -1,6 +1,6 @@
 //! One exchange from beginning to end, written down so that two ways of having it can be compared.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "a helper of tests, of which each uses a part")]
 
 use broca::http1::{Connection, Event, Http1Error, Limits, Request, Target, Version};
 use bytes::Bytes;
