@@ -1,0 +1,21 @@
+//! The session service's contract: JSON-RPC 2.0 over NDJSON and the REST calls around it.
+//!
+//! [`ndjson`] cuts bytes into lines, [`rpc`] says what a line is, [`exchange`] follows one `/rpc`
+//! answer to its end. [`event`], [`payload`] and [`content`] are what the lines carry. [`turn`] and
+//! [`subscription`] are the client's state machines; the service's own are in [`crate::run`].
+
+pub mod content;
+pub mod event;
+pub mod exchange;
+pub mod feature;
+pub mod ids;
+pub mod method;
+pub mod narrow;
+pub mod ndjson;
+pub mod payload;
+pub mod problem;
+pub mod rest;
+pub mod rpc;
+pub mod subscription;
+pub mod tool;
+pub mod turn;
