@@ -1,0 +1,209 @@
+//! What is sent to a Chat Completions server (session service §6.4).
+//!
+//! The session's Anthropic-style blocks become the server's messages. Arguments of earlier calls and tool schemas go out
+//! as the text they came in. Blocks without a counterpart, such as images, are left out, and so is `is_error`.
+
+use super::super::ToolSpec;
+use crate::Json;
+use crate::session::content::{Block, Content, Message, Role};
+
+/// One request.
+#[derive(Debug, Clone, Copy)]
+pub struct ChatRequest<'a> {
+    /// The model's name.
+    pub model: &'a str,
+    /// The most tokens the model may answer with.
+    pub max_tokens: u64,
+    /// The member that says so: `max_tokens`, or `max_completion_tokens` for models that refuse the older name.
+    pub max_tokens_member: &'a str,
+    /// The conversation.
+    pub messages: &'a [Message],
+    /// The tools on offer; with none the member is left out.
+    pub tools: &'a [ToolSpec],
+}
+
+impl ChatRequest<'_> {
+    /// The body of the request: streamed, with usage at the end.
+    #[must_use]
+    pub fn body(&self) -> Json {
+        let messages: Vec<Json> = self.messages.iter().flat_map(messages_of).collect();
+        let messages = Json::array(&messages);
+        let tools: Vec<Json> = self.tools.iter().map(tool).collect();
+        let tools = (!tools.is_empty()).then(|| Json::array(&tools));
+        let model = Json::string(self.model);
+        let max_tokens = Json::integer(i64::try_from(self.max_tokens).unwrap_or(i64::MAX));
+        let yes = Json::of_written("true".to_owned());
+        let options = Json::object([("include_usage", &yes)]);
+        let members = [
+            ("model", &model),
+            (self.max_tokens_member, &max_tokens),
+            ("messages", &messages),
+            ("stream", &yes),
+            ("stream_options", &options),
+        ];
+        Json::object(members.into_iter().chain(tools.iter().map(|tools| ("tools", tools))))
+    }
+}
+
+fn messages_of(message: &Message) -> Vec<Json> {
+    let role = Json::string(message.role.as_str());
+    let plain = |content: &Json| Json::object([("role", &role), ("content", content)]);
+    match &message.content {
+        Content::Text(text) => vec![plain(&Json::string(text))],
+        Content::Blocks(blocks) if message.role == Role::Assistant => vec![assistant(blocks)],
+        Content::Blocks(blocks) => {
+            let mut out: Vec<Json> = blocks.iter().filter_map(tool_message).collect();
+            let text = joined_text(blocks);
+            if let Some(text) = text.or_else(|| out.is_empty().then(String::new)) {
+                out.push(plain(&Json::string(&text)));
+            }
+            out
+        }
+        other => vec![plain(&other.to_json())],
+    }
+}
+
+fn assistant(blocks: &[Block]) -> Json {
+    let content = joined_text(blocks).map_or_else(Json::null, |text| Json::string(&text));
+    let calls: Vec<Json> = blocks.iter().filter_map(call).collect();
+    let calls = (!calls.is_empty()).then(|| Json::array(&calls));
+    // Some servers refuse null where there are no calls either.
+    let content = if content.is_null() && calls.is_none() { Json::string("") } else { content };
+    let role = Json::string("assistant");
+    let members = [("role", &role), ("content", &content)];
+    Json::object(members.into_iter().chain(calls.iter().map(|calls| ("tool_calls", calls))))
+}
+
+fn call(block: &Block) -> Option<Json> {
+    let call = block.tool_use()?;
+    let (name, arguments) = (Json::string(&call.name), Json::string(call.input.as_str()));
+    let function = Json::object([("name", &name), ("arguments", &arguments)]);
+    let (id, kind) = (Json::string(&call.id), Json::string("function"));
+    Some(Json::object([("id", &id), ("type", &kind), ("function", &function)]))
+}
+
+fn tool_message(block: &Block) -> Option<Json> {
+    let result = block.tool_result()?;
+    let id = Json::string(&result.tool_use_id);
+    let content = Json::string(&flattened(&result.content));
+    Some(Json::object([
+        ("role", &Json::string("tool")),
+        ("tool_call_id", &id),
+        ("content", &content),
+    ]))
+}
+
+/// The text of a tool result: a string as it is, text blocks joined by newlines, anything else as JSON.
+#[must_use]
+pub fn flattened(content: &Json) -> String {
+    let parsed = Content::read(content);
+    match &parsed {
+        Content::Text(text) => text.clone(),
+        Content::Blocks(blocks) => {
+            joined_text(blocks).unwrap_or_else(|| content.as_str().to_owned())
+        }
+        _ => content.as_str().to_owned(),
+    }
+}
+
+fn joined_text(blocks: &[Block]) -> Option<String> {
+    let texts: Vec<&str> = blocks.iter().filter_map(Block::text).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
+}
+
+fn tool(tool: &ToolSpec) -> Json {
+    let name = Json::string(&tool.name);
+    let description = tool.description.as_deref().map(Json::string);
+    let mut function = vec![("name", &name)];
+    function.extend(description.iter().map(|text| ("description", text)));
+    function.push(("parameters", &tool.input_schema));
+    Json::object([("type", &Json::string("function")), ("function", &Json::object(function))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(text: &str) -> Vec<Block> {
+        Json::parse(text.to_owned())
+            .unwrap()
+            .elements()
+            .unwrap()
+            .into_iter()
+            .map(Block::read)
+            .collect()
+    }
+
+    fn body(messages: &[Message], tools: &[ToolSpec]) -> Json {
+        let request = ChatRequest {
+            model: "m",
+            max_tokens: 4096,
+            max_tokens_member: "max_tokens",
+            messages,
+            tools,
+        };
+        request.body()
+    }
+
+    #[test]
+    fn a_tool_round_trip_is_written_in_the_servers_shape_with_exact_arguments() {
+        let history = [
+            Message::user("read it"),
+            Message::assistant(blocks(
+                r#"[{"type":"tool_use","id":"c1","name":"read","input":{"n": 9007199254740993, "f":1.0},"dispatch":"client"}]"#,
+            )),
+            Message::user_blocks(blocks(
+                r#"[{"type":"text","text":"and now?"},{"type":"tool_result","tool_use_id":"c1","content":[{"type":"text","text":"a"},{"type":"image"},{"type":"text","text":"b"}],"is_error":true}]"#,
+            )),
+        ];
+        assert_eq!(
+            body(&history, &[]).as_str(),
+            concat!(
+                r#"{"model":"m","max_tokens":4096,"messages":[{"role":"user","content":"read it"},"#,
+                r#"{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"read","arguments":"{\"n\": 9007199254740993, \"f\":1.0}"}}]},"#,
+                r#"{"role":"tool","tool_call_id":"c1","content":"a\nb"},{"role":"user","content":"and now?"}],"#,
+                r#""stream":true,"stream_options":{"include_usage":true}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn tools_are_declared_as_functions_and_left_out_when_there_are_none() {
+        let schema = Json::parse(r#"{"type":"object", "x":1e400}"#).unwrap();
+        let tools = [
+            ToolSpec { name: "a".into(), description: Some("does".into()), input_schema: schema },
+            ToolSpec { name: "b".into(), description: None, input_schema: Json::empty_object() },
+        ];
+        assert_eq!(
+            body(&[], &tools).member("tools").unwrap().as_str(),
+            concat!(
+                r#"[{"type":"function","function":{"name":"a","description":"does","parameters":{"type":"object", "x":1e400}}},"#,
+                r#"{"type":"function","function":{"name":"b","parameters":{}}}]"#
+            )
+        );
+        assert!(body(&[], &[]).member("tools").is_none());
+    }
+
+    #[test]
+    fn results_that_are_neither_text_nor_text_blocks_go_out_as_json() {
+        for (content, text) in [
+            (r#""plain""#, "plain"),
+            (r#"[{"type":"text","text":"x"}]"#, "x"),
+            (r#"[{"type":"image","data":1}]"#, r#"[{"type":"image","data":1}]"#),
+            (r#"{"a":1}"#, r#"{"a":1}"#),
+            ("null", "null"),
+        ] {
+            assert_eq!(flattened(&Json::parse(content.to_owned()).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn a_message_that_loses_all_its_blocks_keeps_its_place() {
+        let image = Message::user_blocks(blocks(r#"[{"type":"image"}]"#));
+        let empty = Message::assistant(Vec::new());
+        assert_eq!(
+            body(&[image, empty], &[]).member("messages").unwrap().as_str(),
+            r#"[{"role":"user","content":""},{"role":"assistant","content":""}]"#
+        );
+    }
+}
