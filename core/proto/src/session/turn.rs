@@ -1,1 +1,731 @@
-//! The client side of a turn.
+//! The client's side of a turn between two rounds: the open calls of a pause (design §4, guarantees 1–5, 10).
+//!
+//! [`Calls`] is told which calls the model made and what became of each; it says which to start,
+//! stop and ask about, and in the end gives exactly one result for each call, in call order,
+//! whatever happened. It knows no network and no clock.
+
+use super::content::{Block, Dispatch, Message, ToolResult, ToolUse};
+use super::tool::Tool;
+use crate::error::{Error, ErrorKind};
+use crate::{Json, Time};
+use std::collections::{HashMap, VecDeque};
+
+/// What became of a call, for the program; the model reads text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ToolOutcome {
+    /// The tool returned.
+    Done,
+    /// The tool ran and failed.
+    Failed,
+    /// The tool was never started.
+    NotStarted,
+    /// The tool was stopped while it ran: it may have had its effect.
+    InterruptedMayHaveRun,
+    /// The tool did not finish in time: it may have had its effect, or still have it.
+    TimedOutMayHaveRun,
+}
+
+impl ToolOutcome {
+    /// The word used in every language.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::NotStarted => "not_started",
+            Self::InterruptedMayHaveRun => "interrupted_may_have_run",
+            Self::TimedOutMayHaveRun => "timed_out_may_have_run",
+        }
+    }
+}
+
+/// How calls are run. Every value can be set; these are the defaults' meanings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallLimits {
+    /// Calls that run at once.
+    pub concurrent: usize,
+    /// How long the service waits for the results of a pause.
+    pub pause_ms: u64,
+    /// How long a cancelled tool may take to stop before it is abandoned.
+    pub cancel_grace_ms: u64,
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        Self { concurrent: 16, pause_ms: 120_000, cancel_grace_ms: 2_000 }
+    }
+}
+
+impl CallLimits {
+    /// When results must leave so that they arrive in time: the margin is 2 s or a tenth, whichever is more, but
+    /// never more than half of the time there is.
+    #[must_use]
+    pub fn continuation_ms(&self) -> u64 {
+        let margin = (self.pause_ms / 10).max(2_000).min(self.pause_ms / 2);
+        self.pause_ms - margin
+    }
+}
+
+/// What the machine wants done or has to say.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum CallsOutput {
+    /// Run this call.
+    Start(ToolUse),
+    /// Stop this call if it can be stopped; its answer no longer counts.
+    Stop {
+        /// The call.
+        id: String,
+    },
+    /// Ask somebody whether this call may run.
+    Ask(ToolUse),
+    /// The question about this call no longer matters.
+    Withdraw {
+        /// The call.
+        id: String,
+    },
+    /// A call has its result; the last of these precedes `Results`.
+    Settled {
+        /// The call.
+        id: String,
+        /// What became of it.
+        outcome: ToolOutcome,
+    },
+    /// Every call has its result: send these, in this order. When the calls were cancelled, keep
+    /// them instead, or send them with `session.cancel`.
+    Results {
+        /// One `tool_result` block for each client call, in call order.
+        blocks: Vec<Block>,
+        /// Whether the calls were cancelled.
+        cancelled: bool,
+    },
+}
+
+/// A person's answer to an approval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Run the requested input.
+    Allow,
+    /// Run a narrower input.
+    AllowNarrowed(Json),
+    /// Do not run it.
+    Deny(String),
+}
+
+/// Whether an answer still counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// It was taken.
+    Taken,
+    /// The call already had its result; this answer changes nothing.
+    TooLate,
+}
+
+/// The reason with which an approval that widens is refused.
+pub const NARROWING_WIDENS: &str = "narrowing_widens";
+
+/// The open calls of one turn. Results are kept by call id until the turn is over, so that a call
+/// that is shown again is not run again.
+#[derive(Debug)]
+pub struct Calls {
+    tools: Vec<Tool>,
+    limits: CallLimits,
+    open: Vec<Call>,
+    kept: HashMap<String, (ToolOutcome, Block)>,
+    deadline: Option<Time>,
+    cancel_by: Option<Time>,
+    cancelled: bool,
+    outputs: VecDeque<CallsOutput>,
+}
+
+#[derive(Debug)]
+struct Call {
+    call: ToolUse,
+    tool: Option<usize>,
+    state: CallState,
+    deadline: Option<Time>,
+}
+
+#[derive(Debug)]
+enum CallState {
+    Asked,
+    Waiting,
+    Running,
+    Stopping,
+    Settled,
+}
+
+impl Calls {
+    /// No open calls yet; `tools` are the client's own.
+    #[must_use]
+    pub fn new(tools: Vec<Tool>, limits: CallLimits) -> Self {
+        Self {
+            tools,
+            limits,
+            open: Vec::new(),
+            kept: HashMap::new(),
+            deadline: None,
+            cancel_by: None,
+            cancelled: false,
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The calls of `message` that this client must answer: those dispatched to the client, and
+    /// untagged ones (an old service) whose name it has registered.
+    pub fn client_calls<'a>(&'a self, message: &'a Message) -> impl Iterator<Item = &'a ToolUse> {
+        message.tool_uses().map(|(_, call)| call).filter(|call| match &call.dispatch {
+            Some(dispatch) => *dispatch == Dispatch::Client,
+            None => self.tools.iter().any(|tool| tool.name() == call.name),
+        })
+    }
+
+    /// A turn has paused with `message`. Returns whether there is anything for this client to answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Protocol`] when two calls share an id; nothing is started then.
+    pub fn pause(&mut self, message: &Message, now: Time) -> Result<bool, Error> {
+        let mut ids: Vec<&str> = message.tool_uses().map(|(_, c)| c.id.as_str()).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::new(
+                ErrorKind::Protocol,
+                "two tool calls of one response share an id; nothing was run",
+            ));
+        }
+        let calls: Vec<ToolUse> = self.client_calls(message).cloned().collect();
+        if calls.is_empty() {
+            return Ok(false);
+        }
+        self.deadline = Some(now.plus(self.limits.continuation_ms()));
+        self.open = calls
+            .into_iter()
+            .map(|call| {
+                let tool = self.tools.iter().position(|tool| tool.name() == call.name);
+                Call { call, tool, state: CallState::Waiting, deadline: None }
+            })
+            .collect();
+        for i in 0..self.open.len() {
+            self.admit(i);
+        }
+        self.advance(now);
+        Ok(true)
+    }
+
+    /// A tool returned `content`: a JSON string or an array of blocks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when no such call was ever started here.
+    pub fn complete(&mut self, id: &str, content: Json, now: Time) -> Result<Accepted, Error> {
+        let result = ToolResult { tool_use_id: id.to_owned(), content, is_error: None };
+        self.answer(id, ToolOutcome::Done, result, now)
+    }
+
+    /// A tool failed; `message` is what the model reads.
+    ///
+    /// # Errors
+    /// As [`Calls::complete`].
+    pub fn fail(&mut self, id: &str, message: &str, now: Time) -> Result<Accepted, Error> {
+        self.answer(id, ToolOutcome::Failed, error_result(id, message), now)
+    }
+
+    /// Somebody answered an approval. The first answer counts.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when nobody was asked about this call.
+    pub fn decide(&mut self, id: &str, verdict: Verdict, now: Time) -> Result<Accepted, Error> {
+        let Some(i) = self.position(id) else { return self.not_open(id) };
+        if !matches!(self.open[i].state, CallState::Asked) {
+            return Ok(Accepted::TooLate);
+        }
+        let denied = match verdict {
+            Verdict::Allow => None,
+            Verdict::AllowNarrowed(input) => {
+                let rules = self.open[i].tool.map(|t| &self.tools[t].narrow);
+                if rules.is_some_and(|rules| rules.admit(&self.open[i].call.input, &input)) {
+                    self.open[i].call.input = input;
+                    None
+                } else {
+                    Some(NARROWING_WIDENS.to_owned())
+                }
+            }
+            Verdict::Deny(reason) => Some(reason),
+        };
+        match denied {
+            None => self.open[i].state = CallState::Waiting,
+            Some(reason) => {
+                let text = format!("The call was denied and not run: {reason}");
+                self.settle(i, ToolOutcome::NotStarted, error_result(id, &text));
+            }
+        }
+        self.advance(now);
+        Ok(Accepted::Taken)
+    }
+
+    /// The application cancels: nothing new starts, running tools are told to stop and get the grace
+    /// time; then [`CallsOutput::Results`] follows with `cancelled`.
+    pub fn cancel(&mut self, now: Time) {
+        if self.cancelled || self.open.is_empty() {
+            return;
+        }
+        self.cancelled = true;
+        self.cancel_by = Some(now.plus(self.limits.cancel_grace_ms));
+        for i in 0..self.open.len() {
+            match self.open[i].state {
+                CallState::Running => self.stop(i),
+                CallState::Asked | CallState::Waiting => self.never_started(i, "the turn was cancelled"),
+                CallState::Stopping | CallState::Settled => {}
+            }
+        }
+        self.advance(now);
+    }
+
+    /// Nobody can run tools here any more (the handler's host is gone): everything unfinished is settled at once.
+    pub fn abandon(&mut self, now: Time) {
+        self.cancel(now);
+        self.cancel_by = Some(now);
+        self.handle_timeout(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let over = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
+        let all = over(self.deadline);
+        let grace = over(self.cancel_by);
+        for i in 0..self.open.len() {
+            let own = over(self.open[i].deadline);
+            match self.open[i].state {
+                CallState::Settled => {}
+                CallState::Stopping if grace => self.interrupted(i),
+                CallState::Running | CallState::Stopping if all || own => self.timed_out(i),
+                CallState::Asked if all => {
+                    self.outputs.push_back(CallsOutput::Withdraw { id: self.open[i].call.id.clone() });
+                    self.never_started_settled(i, "nobody answered the approval in time");
+                }
+                CallState::Waiting if all => self.never_started(i, "its time was over before it could start"),
+                _ => {}
+            }
+        }
+        self.advance(now);
+    }
+
+    /// When [`Calls::handle_timeout`] is due next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let unsettled = || self.open.iter().filter(|c| !matches!(c.state, CallState::Settled));
+        unsettled().next()?;
+        let own = unsettled().filter_map(|call| call.deadline);
+        own.chain(self.deadline).chain(self.cancel_by).min()
+    }
+
+    /// The next output.
+    pub fn poll(&mut self) -> Option<CallsOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// Extends the time for results, after the service renewed the pause.
+    pub fn renew(&mut self, now: Time) {
+        if self.deadline.is_some() {
+            self.deadline = Some(now.plus(self.limits.continuation_ms()));
+        }
+    }
+
+    /// What became of the call `id`, once it is settled.
+    #[must_use]
+    pub fn outcome(&self, id: &str) -> Option<ToolOutcome> {
+        self.kept.get(id).map(|(outcome, _)| *outcome)
+    }
+
+    /// Whether calls are open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The tools.
+    #[must_use]
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// First look at a call of a new pause: known result, unknown tool, approval or straight to the queue.
+    fn admit(&mut self, i: usize) {
+        let id = self.open[i].call.id.clone();
+        if self.kept.contains_key(&id) {
+            self.open[i].state = CallState::Settled;
+            return;
+        }
+        let Some(tool) = self.open[i].tool else {
+            let mut names: Vec<&str> = self.tools.iter().map(Tool::name).collect();
+            names.sort_unstable();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let name = &self.open[i].call.name;
+            let text = format!("There is no tool \"{name}\" here. The tools are: {known}.");
+            self.settle(i, ToolOutcome::NotStarted, error_result(&id, &text));
+            return;
+        };
+        if self.tools[tool].approval {
+            self.open[i].state = CallState::Asked;
+            self.outputs.push_back(CallsOutput::Ask(self.open[i].call.clone()));
+        }
+    }
+
+    /// Starts what may start, and gives the results out when every call has one.
+    fn advance(&mut self, now: Time) {
+        let active = |state: &CallState| matches!(state, CallState::Running | CallState::Stopping);
+        let mut running = self.open.iter().filter(|c| active(&c.state)).count();
+        let sequential = |tools: &[Tool], call: &Call| call.tool.is_some_and(|t| tools[t].sequential);
+        let mut busy = self.open.iter().any(|c| active(&c.state) && sequential(&self.tools, c));
+        for call in &mut self.open {
+            if running >= self.limits.concurrent.max(1) || self.cancelled {
+                break;
+            }
+            let one_at_a_time = sequential(&self.tools, call);
+            if !matches!(call.state, CallState::Waiting) || (one_at_a_time && busy) {
+                continue;
+            }
+            running += 1;
+            busy |= one_at_a_time;
+            call.state = CallState::Running;
+            call.deadline = call.tool.and_then(|t| self.tools[t].timeout_ms).map(|ms| now.plus(ms));
+            self.outputs.push_back(CallsOutput::Start(call.call.clone()));
+        }
+        if !self.open.is_empty() && self.open.iter().all(|c| matches!(c.state, CallState::Settled)) {
+            let blocks = self
+                .open
+                .iter()
+                .filter_map(|c| self.kept.get(&c.call.id).map(|(_, block)| block.clone()))
+                .collect();
+            self.open.clear();
+            self.deadline = None;
+            self.cancel_by = None;
+            let cancelled = std::mem::take(&mut self.cancelled);
+            self.outputs.push_back(CallsOutput::Results { blocks, cancelled });
+        }
+    }
+
+    fn answer(
+        &mut self,
+        id: &str,
+        outcome: ToolOutcome,
+        result: ToolResult,
+        now: Time,
+    ) -> Result<Accepted, Error> {
+        let Some(i) = self.position(id) else { return self.not_open(id) };
+        match self.open[i].state {
+            CallState::Running | CallState::Stopping => {}
+            CallState::Settled => return Ok(Accepted::TooLate),
+            CallState::Asked | CallState::Waiting => {
+                let message = format!("the call \"{id}\" was not started yet");
+                return Err(Error::new(ErrorKind::Usage, message));
+            }
+        }
+        self.settle(i, outcome, result);
+        self.advance(now);
+        Ok(Accepted::Taken)
+    }
+
+    fn position(&self, id: &str) -> Option<usize> {
+        self.open.iter().position(|call| call.call.id == id)
+    }
+
+    fn not_open(&self, id: &str) -> Result<Accepted, Error> {
+        if self.kept.contains_key(id) {
+            return Ok(Accepted::TooLate);
+        }
+        Err(Error::new(ErrorKind::Usage, format!("no call \"{id}\" is open in this turn")))
+    }
+
+    fn settle(&mut self, i: usize, outcome: ToolOutcome, result: ToolResult) {
+        let call = &mut self.open[i];
+        call.state = CallState::Settled;
+        call.deadline = None;
+        let id = call.call.id.clone();
+        self.kept.insert(id.clone(), (outcome, Block::of_tool_result(result)));
+        self.outputs.push_back(CallsOutput::Settled { id, outcome });
+    }
+
+    fn stop(&mut self, i: usize) {
+        self.open[i].state = CallState::Stopping;
+        self.outputs.push_back(CallsOutput::Stop { id: self.open[i].call.id.clone() });
+    }
+
+    fn never_started(&mut self, i: usize, why: &str) {
+        if matches!(self.open[i].state, CallState::Asked) {
+            self.outputs.push_back(CallsOutput::Withdraw { id: self.open[i].call.id.clone() });
+        }
+        self.never_started_settled(i, why);
+    }
+
+    fn never_started_settled(&mut self, i: usize, why: &str) {
+        let result = error_result(&self.open[i].call.id, &format!("The call was not started: {why}."));
+        self.settle(i, ToolOutcome::NotStarted, result);
+    }
+
+    fn interrupted(&mut self, i: usize) {
+        let text = "The call was interrupted before it finished. It may have run, in whole or in part.";
+        let result = error_result(&self.open[i].call.id, text);
+        self.settle(i, ToolOutcome::InterruptedMayHaveRun, result);
+    }
+
+    fn timed_out(&mut self, i: usize) {
+        if matches!(self.open[i].state, CallState::Running) {
+            self.outputs.push_back(CallsOutput::Stop { id: self.open[i].call.id.clone() });
+        }
+        let text = "The call did not finish in time. It may have run, in whole or in part, or still be running.";
+        let result = error_result(&self.open[i].call.id, text);
+        self.settle(i, ToolOutcome::TimedOutMayHaveRun, result);
+    }
+}
+
+fn error_result(id: &str, text: &str) -> ToolResult {
+    ToolResult {
+        tool_use_id: id.to_owned(),
+        content: Json::string(text),
+        is_error: Some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::content::BlockKind;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    fn tool(name: &str) -> Tool {
+        Tool::new(name, "", Json::empty_object())
+    }
+
+    fn call(id: &str, name: &str, dispatch: Option<Dispatch>) -> Block {
+        Block::of_tool_use(ToolUse {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            input: Json::empty_object(),
+            dispatch,
+        })
+    }
+
+    fn message(calls: &[(&str, &str)]) -> Message {
+        Message::assistant(calls.iter().map(|(id, name)| call(id, name, Some(Dispatch::Client))).collect())
+    }
+
+    fn drain(calls: &mut Calls) -> Vec<CallsOutput> {
+        std::iter::from_fn(|| calls.poll()).collect()
+    }
+
+    fn results(outputs: &[CallsOutput]) -> Option<Vec<(String, bool)>> {
+        outputs.iter().find_map(|o| match o {
+            CallsOutput::Results { blocks, .. } => Some(
+                blocks
+                    .iter()
+                    .map(|b| match b.kind() {
+                        BlockKind::ToolResult(r) => (r.tool_use_id.clone(), r.is_error == Some(true)),
+                        other => panic!("{other:?}"),
+                    })
+                    .collect(),
+            ),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn results_come_in_call_order_not_in_order_of_completion() {
+        let mut calls = Calls::new(vec![tool("a"), tool("b")], CallLimits::default());
+        assert!(calls.pause(&message(&[("1", "a"), ("2", "b"), ("3", "nobody")]), at(0)).unwrap());
+        calls.complete("2", Json::string("B"), at(1)).unwrap();
+        assert!(results(&drain(&mut calls)).is_none());
+        calls.fail("1", "disk is full", at(2)).unwrap();
+        let results = results(&drain(&mut calls)).unwrap();
+        assert_eq!(results, [("1".into(), true), ("2".into(), false), ("3".into(), true)]);
+        assert!(!calls.is_open());
+    }
+
+    #[test]
+    fn the_same_id_twice_runs_nothing() {
+        let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+        let error = calls.pause(&message(&[("1", "a"), ("1", "a")]), at(0)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol);
+        assert!(drain(&mut calls).is_empty());
+    }
+
+    #[test]
+    fn untagged_calls_are_ours_only_when_we_have_the_tool() {
+        let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+        let message = Message::assistant(vec![
+            call("1", "a", None),
+            call("2", "b", None),
+            call("3", "a", Some(Dispatch::Mcp)),
+        ]);
+        assert!(calls.pause(&message, at(0)).unwrap());
+        let started: Vec<_> = drain(&mut calls)
+            .into_iter()
+            .filter_map(|o| if let CallsOutput::Start(c) = o { Some(c.id) } else { None })
+            .collect();
+        assert_eq!(started, ["1"]);
+    }
+
+    #[test]
+    fn a_late_answer_changes_nothing() {
+        let mut slow = tool("a");
+        slow.timeout_ms = Some(10);
+        let mut calls = Calls::new(vec![slow], CallLimits::default());
+        calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+        assert_eq!(calls.poll_timeout(), Some(at(10)));
+        calls.handle_timeout(at(10));
+        let outputs = drain(&mut calls);
+        assert!(outputs.contains(&CallsOutput::Stop { id: "1".into() }));
+        assert_eq!(results(&outputs).unwrap(), [("1".into(), true)]);
+        assert_eq!(calls.complete("1", Json::string("x"), at(11)).unwrap(), Accepted::TooLate);
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::TimedOutMayHaveRun));
+        assert!(calls.complete("9", Json::string("x"), at(11)).is_err());
+    }
+
+    #[test]
+    fn the_continuation_leaves_before_the_service_gives_up() {
+        let limits = CallLimits::default();
+        assert_eq!(limits.continuation_ms(), 108_000);
+        let mut calls = Calls::new(vec![tool("a")], limits);
+        calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+        calls.handle_timeout(at(107_999));
+        assert!(results(&drain(&mut calls)).is_none());
+        calls.handle_timeout(at(108_000));
+        assert!(results(&drain(&mut calls)).is_some());
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::TimedOutMayHaveRun));
+        assert_eq!(CallLimits { pause_ms: 1_000, ..limits }.continuation_ms(), 500);
+    }
+
+    #[test]
+    fn cancel_tells_apart_what_ran_what_did_not_and_what_may_have() {
+        let mut quick = tool("quick");
+        quick.sequential = false;
+        let mut long = tool("long");
+        long.sequential = true;
+        let mut queued = tool("queued");
+        queued.sequential = true;
+        let mut calls = Calls::new(vec![quick, long, queued], CallLimits::default());
+        calls.pause(&message(&[("1", "quick"), ("2", "long"), ("3", "queued")]), at(0)).unwrap();
+        calls.complete("1", Json::string("Q"), at(1)).unwrap();
+        calls.cancel(at(50));
+        assert!(results(&drain(&mut calls)).is_none());
+        assert_eq!(calls.poll_timeout(), Some(at(2_050)));
+        calls.handle_timeout(at(2_050));
+        let outputs = drain(&mut calls);
+        assert!(matches!(outputs.last(), Some(CallsOutput::Results { cancelled: true, .. })));
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::Done));
+        assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
+        assert_eq!(calls.outcome("3"), Some(ToolOutcome::NotStarted));
+    }
+
+    #[test]
+    fn an_approval_that_nobody_answers_is_a_deny() {
+        let mut guarded = tool("rm");
+        guarded.approval = true;
+        let mut calls = Calls::new(vec![guarded], CallLimits::default());
+        calls.pause(&message(&[("1", "rm")]), at(0)).unwrap();
+        assert!(matches!(drain(&mut calls)[..], [CallsOutput::Ask(_)]));
+        assert!(calls.complete("1", Json::string("x"), at(1)).is_err());
+        calls.handle_timeout(at(108_000));
+        let outputs = drain(&mut calls);
+        assert!(outputs.contains(&CallsOutput::Withdraw { id: "1".into() }));
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::NotStarted));
+        assert_eq!(calls.decide("1", Verdict::Allow, at(108_001)).unwrap(), Accepted::TooLate);
+    }
+
+    #[test]
+    fn a_call_shown_again_is_answered_from_memory() {
+        let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+        calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+        calls.complete("1", Json::string("A"), at(1)).unwrap();
+        drain(&mut calls);
+        calls.pause(&message(&[("1", "a")]), at(2)).unwrap();
+        let outputs = drain(&mut calls);
+        assert!(!outputs.iter().any(|o| matches!(o, CallsOutput::Start(_))));
+        assert_eq!(results(&outputs).unwrap(), [("1".into(), false)]);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Input {
+        Complete(usize),
+        Fail(usize),
+        Decide(usize, bool),
+        Cancel,
+        Wait(u64),
+    }
+
+    fn input() -> impl Strategy<Value = Input> {
+        prop_oneof![
+            (0..6_usize).prop_map(Input::Complete),
+            (0..6_usize).prop_map(Input::Fail),
+            (0..6_usize, any::<bool>()).prop_map(|(i, b)| Input::Decide(i, b)),
+            Just(Input::Cancel),
+            (0..60_000_u64).prop_map(Input::Wait),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_each_call_gets_exactly_one_result_in_order(
+            shapes in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 1..6),
+            concurrent in 1..4_usize,
+            inputs in prop::collection::vec(input(), 0..40),
+        ) {
+            let tools: Vec<Tool> = shapes.iter().enumerate().map(|(i, (sequential, approval, timed))| {
+                let mut t = tool(&format!("t{i}"));
+                t.sequential = *sequential;
+                t.approval = *approval;
+                t.timeout_ms = timed.then_some(30_000);
+                t
+            }).collect();
+            let names: Vec<(String, String)> = (0..shapes.len()).map(|i| (format!("c{i}"), format!("t{i}"))).collect();
+            let pairs: Vec<(&str, &str)> = names.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+            let mut calls = Calls::new(tools.clone(), CallLimits { concurrent, ..CallLimits::default() });
+            calls.pause(&message(&pairs), at(0)).unwrap();
+            let mut now = 0;
+            let mut outputs = drain(&mut calls);
+            for input in inputs {
+                match input {
+                    Input::Complete(i) => { let _ = calls.complete(&format!("c{i}"), Json::string("x"), at(now)); }
+                    Input::Fail(i) => { let _ = calls.fail(&format!("c{i}"), "x", at(now)); }
+                    Input::Decide(i, allow) => {
+                        let verdict = if allow { Verdict::Allow } else { Verdict::Deny("no".into()) };
+                        let _ = calls.decide(&format!("c{i}"), verdict, at(now));
+                    }
+                    Input::Cancel => calls.cancel(at(now)),
+                    Input::Wait(ms) => { now += ms; calls.handle_timeout(at(now)); }
+                }
+                outputs.extend(drain(&mut calls));
+            }
+            calls.handle_timeout(at(now + 200_000));
+            outputs.extend(drain(&mut calls));
+            // Every call once in the results, in order, and only one set of results.
+            let sets = outputs.iter().filter(|o| matches!(o, CallsOutput::Results { .. })).count();
+            prop_assert_eq!(sets, 1);
+            let ids: Vec<String> = results(&outputs).unwrap().into_iter().map(|(id, _)| id).collect();
+            let wanted: Vec<String> = names.iter().map(|(id, _)| id.clone()).collect();
+            prop_assert_eq!(ids, wanted);
+            // No call starts twice; the bound on concurrency and sequence holds at every moment.
+            let mut running: Vec<&str> = Vec::new();
+            for output in &outputs {
+                match output {
+                    CallsOutput::Start(call) => {
+                        prop_assert!(!running.contains(&call.id.as_str()));
+                        running.push(&call.id);
+                        prop_assert!(running.len() <= concurrent);
+                        let sequential = running.iter().filter(|id| {
+                            tools[id[1..].parse::<usize>().unwrap()].sequential
+                        }).count();
+                        prop_assert!(sequential <= 1);
+                    }
+                    CallsOutput::Settled { id, .. } => running.retain(|r| r != id),
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(calls.poll_timeout(), None);
+        }
+    }
+}
