@@ -4,7 +4,7 @@
 # Sets `root` (the checkout), `target` (the one folder everything is built in) and `logs`.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-target=${CARGO_TARGET_DIR:-$root/target}
+target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
 logs=$target/logs
 mkdir -p "$logs"
 
@@ -31,7 +31,10 @@ cargo_tool() {
         fi
     done
     say "installing $name $version from crates.io into $place (once; a few minutes)"
-    if ! CARGO_TARGET_DIR=$place/build cargo install --quiet --locked --root "$place" \
+    # A tool that runs for a second is not worth minutes of optimizing.
+    if ! CARGO_TARGET_DIR=$place/build CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+        CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        CARGO_PROFILE_RELEASE_DEBUG=0 cargo install --quiet --locked --root "$place" \
         --version "$version" "$name" >"$logs/install-$name.log" 2>&1; then
         tail -n 20 "$logs/install-$name.log" >&2
         fail "$name could not be installed: see $logs/install-$name.log"
