@@ -1,0 +1,296 @@
+//! The FIFO gate of one session: one turn at a time, in order of arrival (session service §7).
+//!
+//! A turn that pauses for client tools keeps the gate, parked. Then:
+//!
+//! * a call that the owner of the parked turn makes takes it up at once, ahead of the queue, and
+//!   also after the deadline as long as nobody else has taken over;
+//! * at the deadline the first waiter takes over, woken by the timer;
+//! * without waiters the pause stays with its owner past the deadline, and the next arrival of
+//!   somebody else takes over.
+//!
+//! A call that its owner had queued before the turn paused is no continuation: it waits its turn.
+
+use crate::session::ids::KeyId;
+use std::collections::VecDeque;
+
+/// One arrival at the gate; numbers are not used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// The number, for logs.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// How a call came through the gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// The gate was free.
+    Fresh,
+    /// The owner takes up its parked turn.
+    Resumed,
+    /// A parked turn passed its deadline and was taken over.
+    Reclaimed {
+        /// Whose turn is abandoned.
+        from: KeyId,
+    },
+}
+
+/// Why a call was turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The session is over.
+    Closed,
+    /// [`Gate::max_waiters`] calls are waiting already.
+    QueueFull,
+}
+
+/// What the gate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateOutput {
+    /// The call may go; it holds the gate until [`Gate::handle_release`] or [`Gate::handle_park`].
+    Granted {
+        /// The call.
+        ticket: Ticket,
+        /// Who makes it.
+        who: KeyId,
+        /// How it came through.
+        entry: Entry,
+    },
+    /// The call will never go.
+    Refused {
+        /// The call.
+        ticket: Ticket,
+        /// Why.
+        why: Refusal,
+    },
+}
+
+/// A call that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Waiter {
+    ticket: Ticket,
+    who: KeyId,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Free,
+    Held { ticket: Ticket, who: KeyId },
+    Parked { owner: KeyId, deadline: u64 },
+    Closed,
+}
+
+/// The gate of one session. Times are wall-clock milliseconds since the Unix epoch.
+#[derive(Debug)]
+pub struct Gate {
+    state: State,
+    waiters: VecDeque<Waiter>,
+    outputs: VecDeque<GateOutput>,
+    next_ticket: u64,
+    max_waiters: usize,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self::new(Self::DEFAULT_MAX_WAITERS)
+    }
+}
+
+impl Gate {
+    /// How many calls may wait at one gate unless the operator says otherwise.
+    pub const DEFAULT_MAX_WAITERS: usize = 1024;
+
+    /// A free gate at which at most `max_waiters` calls may wait.
+    #[must_use]
+    pub const fn new(max_waiters: usize) -> Self {
+        Self {
+            state: State::Free,
+            waiters: VecDeque::new(),
+            outputs: VecDeque::new(),
+            next_ticket: 1,
+            max_waiters,
+        }
+    }
+
+    /// A gate with a parked turn, as it was stored before a restart.
+    #[must_use]
+    pub fn parked(max_waiters: usize, owner: KeyId, deadline: u64) -> Self {
+        let mut gate = Self::new(max_waiters);
+        gate.state = State::Parked { owner, deadline };
+        gate
+    }
+
+    /// How many calls may wait.
+    #[must_use]
+    pub const fn max_waiters(&self) -> usize {
+        self.max_waiters
+    }
+
+    /// A call arrives. It is granted, refused or queued; [`Gate::poll_output`] says which.
+    pub fn handle_arrival(&mut self, who: KeyId, now: u64) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        // The owner comes first: it may be late as long as nobody has taken over.
+        if matches!(&self.state, State::Parked { owner, .. } if *owner == who) {
+            self.grant(Waiter { ticket, who }, Entry::Resumed);
+            return ticket;
+        }
+        self.handle_timeout(now);
+        match &self.state {
+            State::Closed => self.refuse(ticket, Refusal::Closed),
+            State::Free => self.grant(Waiter { ticket, who }, Entry::Fresh),
+            State::Parked { owner, deadline } if *deadline <= now => {
+                let from = owner.clone();
+                self.grant(Waiter { ticket, who }, Entry::Reclaimed { from });
+            }
+            State::Held { .. } | State::Parked { .. } => {
+                if self.waiters.len() >= self.max_waiters {
+                    self.refuse(ticket, Refusal::QueueFull);
+                } else {
+                    self.waiters.push_back(Waiter { ticket, who });
+                }
+            }
+        }
+        ticket
+    }
+
+    /// A queued call goes away. Says whether it was waiting: a call that was granted meanwhile is not.
+    pub fn handle_leave(&mut self, ticket: Ticket) -> bool {
+        let before = self.waiters.len();
+        self.waiters.retain(|w| w.ticket != ticket);
+        self.waiters.len() != before
+    }
+
+    /// The turn of `ticket` pauses: its owner may take it up until `deadline`, and longer while
+    /// nobody waits. Says whether `ticket` held the gate.
+    pub fn handle_park(&mut self, ticket: Ticket, deadline: u64, now: u64) -> bool {
+        let State::Held { ticket: holder, who } = &self.state else { return false };
+        if *holder != ticket {
+            return false;
+        }
+        self.state = State::Parked { owner: who.clone(), deadline };
+        self.handle_timeout(now);
+        true
+    }
+
+    /// Gives back a parked turn that `ticket` was granted but could not take up, such as when the
+    /// store failed. Says whether `ticket` held the gate.
+    pub fn handle_give_back(&mut self, ticket: Ticket, owner: KeyId, deadline: u64) -> bool {
+        if !self.holds(ticket) {
+            return false;
+        }
+        self.state = State::Parked { owner, deadline };
+        true
+    }
+
+    /// The turn of `ticket` is over; the first waiter goes. Says whether `ticket` held the gate.
+    pub fn handle_release(&mut self, ticket: Ticket) -> bool {
+        if !self.holds(ticket) {
+            return false;
+        }
+        self.state = State::Free;
+        if let Some(first) = self.waiters.pop_front() {
+            self.grant(first, Entry::Fresh);
+        }
+        true
+    }
+
+    /// Takes the parked turn of `owner` to end it: the gate is held by the ticket returned, without
+    /// an output. Nothing when no turn of this owner is parked.
+    pub fn claim_parked(&mut self, owner: &KeyId) -> Option<Ticket> {
+        if !matches!(&self.state, State::Parked { owner: parked, .. } if parked == owner) {
+            return None;
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.state = State::Held { ticket, who: owner.clone() };
+        Some(ticket)
+    }
+
+    /// Time has passed: a parked turn past its deadline goes to the first waiter.
+    pub fn handle_timeout(&mut self, now: u64) {
+        let State::Parked { owner, deadline } = &self.state else { return };
+        if *deadline > now {
+            return;
+        }
+        let from = owner.clone();
+        if let Some(first) = self.waiters.pop_front() {
+            self.grant(first, Entry::Reclaimed { from });
+        }
+    }
+
+    /// The session is over: every waiter is refused, and so is whoever arrives later.
+    pub fn handle_close(&mut self) {
+        self.state = State::Closed;
+        while let Some(waiter) = self.waiters.pop_front() {
+            self.refuse(waiter.ticket, Refusal::Closed);
+        }
+    }
+
+    /// What the gate has to say, oldest first.
+    pub fn poll_output(&mut self) -> Option<GateOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Gate::handle_timeout`] should be called next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        match &self.state {
+            State::Parked { deadline, .. } if !self.waiters.is_empty() => Some(*deadline),
+            _ => None,
+        }
+    }
+
+    /// Who holds the gate, and by which call.
+    #[must_use]
+    pub const fn holder(&self) -> Option<(Ticket, &KeyId)> {
+        match &self.state {
+            State::Held { ticket, who } => Some((*ticket, who)),
+            _ => None,
+        }
+    }
+
+    /// Whose turn is parked, and until when.
+    #[must_use]
+    pub const fn pause(&self) -> Option<(&KeyId, u64)> {
+        match &self.state {
+            State::Parked { owner, deadline } => Some((owner, *deadline)),
+            _ => None,
+        }
+    }
+
+    /// The calls that wait, first to go first.
+    pub fn waiters(&self) -> impl Iterator<Item = (Ticket, &KeyId)> {
+        self.waiters.iter().map(|w| (w.ticket, &w.who))
+    }
+
+    /// How many calls go before this waiting one, the turn at work or parked not counted.
+    #[must_use]
+    pub fn position(&self, ticket: Ticket) -> Option<usize> {
+        self.waiters.iter().position(|w| w.ticket == ticket)
+    }
+
+    /// Whether nothing is at work, parked or waiting: the gate can be dropped and made anew.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Free) && self.waiters.is_empty() && self.outputs.is_empty()
+    }
+
+    fn holds(&self, ticket: Ticket) -> bool {
+        matches!(&self.state, State::Held { ticket: holder, .. } if *holder == ticket)
+    }
+
+    fn grant(&mut self, waiter: Waiter, entry: Entry) {
+        let Waiter { ticket, who } = waiter;
+        self.state = State::Held { ticket, who: who.clone() };
+        self.outputs.push_back(GateOutput::Granted { ticket, who, entry });
+    }
+
+    fn refuse(&mut self, ticket: Ticket, why: Refusal) {
+        self.outputs.push_back(GateOutput::Refused { ticket, why });
+    }
+}

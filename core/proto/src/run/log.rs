@@ -1,0 +1,142 @@
+//! Events on their way to the log: type, payload, who caused them, and who may see them.
+
+use crate::Json;
+use crate::session::content::{Block, BlockKind, Content, Message, Role};
+use crate::session::event::EventType;
+use crate::session::ids::KeyId;
+
+/// An event to be logged. The store adds id, number and time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEvent {
+    /// Its type.
+    pub event_type: EventType,
+    /// Who caused it.
+    pub client_key_id: KeyId,
+    /// Its payload, a JSON object. When [`LogEvent::elided`] is there, the payload lacks `messages`.
+    pub payload: Json,
+    /// What `messages` of a `provider.request` holds beyond the stored history.
+    pub elided: Option<Elided>,
+    /// Who is shown it.
+    pub audience: Audience,
+}
+
+/// The part of `provider.request.messages` that is in no stored message.
+///
+/// The full list is: every `client.message.send` and `server.message.send` logged before the event
+/// itself (only the turn that holds the gate logs messages, so its own message is the last of
+/// them), each as [`provider_message`], then the tail. [`compose_request`] writes it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Elided {
+    /// Exchanges with server-side tools in this turn: a JSON array of messages.
+    pub tail: Json,
+}
+
+/// Who is shown an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Every watcher, and the caller's stream and `result.events`.
+    Everyone,
+    /// Every watcher and `result.events`, but not the caller's own stream: it has just sent this
+    /// (session service §5.3).
+    AllButCallerStream,
+    /// Watchers and history only; neither the caller's stream nor its `result.events`.
+    Watchers,
+}
+
+impl LogEvent {
+    /// An event that everyone is shown.
+    #[must_use]
+    pub fn new(event_type: EventType, client_key_id: KeyId, payload: Json) -> Self {
+        Self { event_type, client_key_id, payload, elided: None, audience: Audience::Everyone }
+    }
+
+    /// The same event for another audience.
+    #[must_use]
+    pub fn shown_to(mut self, audience: Audience) -> Self {
+        self.audience = audience;
+        self
+    }
+
+    /// A `session.error` with `reason` and the members that belong to it.
+    #[must_use]
+    pub fn error(client_key_id: KeyId, reason: &str, members: &[(&str, Json)]) -> Self {
+        let reason = Json::string(reason);
+        let payload = Json::object(
+            members.iter().map(|(name, value)| (*name, value)).chain([("reason", &reason)]),
+        );
+        Self::new(EventType::SessionError, client_key_id, payload)
+    }
+
+    /// A parked turn of `owner` passed its deadline and is taken over. To be logged with the take-over; the call that
+    /// takes over is not shown it (session service §5.3).
+    #[must_use]
+    pub fn turn_abandoned(owner: &KeyId) -> Self {
+        let members = [("owner_client_key_id", Json::string(owner.as_str()))];
+        Self::error(owner.clone(), "driver_turn_abandoned", &members).shown_to(Audience::Watchers)
+    }
+
+    /// A turn of `owner` was cancelled; `was` is `running` or `paused`.
+    #[must_use]
+    pub fn turn_cancelled(owner: &KeyId, was: &str) -> Self {
+        let payload = Json::object([
+            ("owner_client_key_id", &Json::string(owner.as_str())),
+            ("was", &Json::string(was)),
+        ]);
+        Self::new(EventType::parse(EventType::TURN_CANCELLED), owner.clone(), payload)
+    }
+}
+
+/// Writes the payload of a `provider.request` out: the stored payload plus `messages`, which are the
+/// messages of the history, each as [`provider_message`] gives it, and then the tail.
+#[must_use]
+pub fn compose_request<'a>(
+    payload: &Json,
+    history: impl IntoIterator<Item = &'a Json>,
+    tail: &Json,
+) -> Json {
+    let tail = tail.elements().unwrap_or_default();
+    let messages: Vec<Json> = history.into_iter().cloned().chain(tail).collect();
+    payload.with_member("messages", &Json::array(&messages))
+}
+
+/// A stored message (the payload of `client.message.send` or `server.message.send`) as providers get
+/// it: role and content only, without what concerns the service alone.
+#[must_use]
+pub fn provider_message(payload: &Json, event_type: &EventType) -> Json {
+    history_message(payload, event_type).to_json()
+}
+
+/// As [`provider_message`], read.
+#[must_use]
+pub fn history_message(payload: &Json, event_type: &EventType) -> Message {
+    let default = match event_type {
+        EventType::ServerMessageSend => Role::Assistant,
+        _ => Role::User,
+    };
+    let role = payload.member("role").and_then(|r| r.to_text());
+    let content = payload.member("content").unwrap_or_default();
+    let role = role.map_or(default, |word| Role::parse(&word));
+    for_provider(Message { role, content: Content::read(&content) })
+}
+
+/// Takes `dispatch` and `caller` off every tool call: they never reach a provider (session service §6.4).
+#[must_use]
+pub fn for_provider(mut message: Message) -> Message {
+    if let Content::Blocks(blocks) = &mut message.content {
+        for block in blocks {
+            let is_call = match block.kind() {
+                BlockKind::ToolUse(_) => true,
+                BlockKind::Unknown { block_type } => block_type == "tool_use",
+                _ => false,
+            };
+            if is_call {
+                let json = block.json();
+                let internal = ["dispatch", "caller"];
+                if internal.iter().any(|name| json.member(name).is_some()) {
+                    *block = Block::read(json.without_member("dispatch").without_member("caller"));
+                }
+            }
+        }
+    }
+    message
+}
