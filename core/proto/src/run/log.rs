@@ -1,7 +1,8 @@
 //! Events on their way to the log: type, payload, who caused them, and who may see them.
 
+use super::toolbox::Route;
 use crate::Json;
-use crate::session::content::{Block, BlockKind, Content, Message, Role};
+use crate::session::content::{Block, BlockKind, Content, Dispatch, Message, Role, ToolUse};
 use crate::session::event::EventType;
 use crate::session::ids::KeyId;
 
@@ -139,4 +140,69 @@ pub fn for_provider(mut message: Message) -> Message {
         }
     }
     message
+}
+
+/// `tool.call`; `server_name` only for the bucket `mcp`.
+pub(super) fn call_payload(call: &ToolUse, route: &Route) -> Json {
+    let payload = Json::object([
+        ("dispatch", &Json::string(route.dispatch().as_str())),
+        ("id", &Json::string(&call.id)),
+        ("input", &call.input),
+        ("name", &Json::string(&call.name)),
+    ]);
+    match route {
+        Route::Mcp(server) => payload.with_member("server_name", &name_or_null(server.as_deref())),
+        _ => payload,
+    }
+}
+
+/// `tool.result` of a client tool: neither `is_error` nor `server_name` (session service §9).
+pub(super) fn client_result(id: &str, content: &Json) -> Json {
+    Json::object([
+        ("content", content),
+        ("dispatch", &Json::string(Dispatch::Client.as_str())),
+        ("tool_use_id", &Json::string(id)),
+    ])
+}
+
+/// `tool.result` of a call that the service has run.
+pub(super) fn server_result(id: &str, route: &Route, content: &Json, is_error: bool) -> Json {
+    let (dispatch, is_error) = (Json::string(route.dispatch().as_str()), boolean(is_error));
+    let server = match route {
+        Route::Mcp(server) => Some(name_or_null(server.as_deref())),
+        _ => None,
+    };
+    let id = Json::string(id);
+    let head = [("content", content), ("dispatch", &dispatch), ("is_error", &is_error)];
+    let server = server.as_ref().map(|name| ("server_name", name));
+    Json::object(head.into_iter().chain(server).chain([("tool_use_id", &id)]))
+}
+
+/// `mcp.request`.
+pub(super) fn mcp_request(call: &ToolUse, server: Option<&str>) -> Json {
+    Json::object([
+        ("input", &call.input),
+        ("method", &Json::string("tools/call")),
+        ("server_name", &name_or_null(server)),
+        ("tool", &Json::string(&call.name)),
+    ])
+}
+
+/// `mcp.response`, with `name` being `result` or `error`.
+pub(super) fn mcp_response(server: Option<&str>, ok: bool, name: &str, value: &Json) -> Json {
+    Json::object([(name, value), ("ok", &boolean(ok)), ("server_name", &name_or_null(server))])
+}
+
+/// Content of one text block.
+pub(super) fn text_content(text: &str) -> Json {
+    Json::array([Block::of_text(text).json()])
+}
+
+fn name_or_null(name: Option<&str>) -> Json {
+    name.map_or_else(Json::null, Json::string)
+}
+
+/// A JSON truth value.
+pub(super) fn boolean(value: bool) -> Json {
+    Json::of_written(if value { "true" } else { "false" }.to_owned())
 }

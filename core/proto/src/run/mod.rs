@@ -12,5 +12,8 @@
 pub mod gate;
 pub mod log;
 pub mod merge;
+pub mod methods;
+pub mod open;
 pub mod toolbox;
 pub mod turn;
+pub mod view;

@@ -6,11 +6,14 @@
 //! before they are shown and before the next effect is carried out.
 
 use super::gate::Entry;
-use super::log::{Audience, Elided, LogEvent, for_provider};
+use super::log::{
+    Audience, Elided, LogEvent, boolean, call_payload, client_result, for_provider, mcp_request,
+    mcp_response, server_result, text_content,
+};
 use super::merge::{CANCELLED, MergeError, Merged, Pause, merge, settle};
 use super::toolbox::{Route, Toolbox};
 use crate::Json;
-use crate::session::content::{Block, BlockKind, Dispatch, Message, ToolResult, ToolUse};
+use crate::session::content::{Block, BlockKind, Message, ToolResult, ToolUse};
 use crate::session::event::EventType;
 use crate::session::ids::KeyId;
 use crate::session::payload::TokenUsage;
@@ -651,64 +654,9 @@ const fn kind(attempt: usize) -> &'static str {
     if attempt == 0 { "primary" } else { "fallback" }
 }
 
-fn call_payload(call: &ToolUse, route: &Route) -> Json {
-    let payload = Json::object([
-        ("dispatch", &Json::string(route.dispatch().as_str())),
-        ("id", &Json::string(&call.id)),
-        ("input", &call.input),
-        ("name", &Json::string(&call.name)),
-    ]);
-    match route {
-        Route::Mcp(server) => payload.with_member("server_name", &name_or_null(server.as_deref())),
-        _ => payload,
-    }
-}
-
-fn client_result(id: &str, content: &Json) -> Json {
-    Json::object([
-        ("content", content),
-        ("dispatch", &Json::string(Dispatch::Client.as_str())),
-        ("tool_use_id", &Json::string(id)),
-    ])
-}
-
-fn server_result(id: &str, route: &Route, content: &Json, is_error: bool) -> Json {
-    let (dispatch, is_error) = (Json::string(route.dispatch().as_str()), boolean(is_error));
-    let server = match route {
-        Route::Mcp(server) => Some(name_or_null(server.as_deref())),
-        _ => None,
-    };
-    let id = Json::string(id);
-    let head = [("content", content), ("dispatch", &dispatch), ("is_error", &is_error)];
-    let server = server.as_ref().map(|name| ("server_name", name));
-    Json::object(head.into_iter().chain(server).chain([("tool_use_id", &id)]))
-}
-
-fn mcp_request(call: &ToolUse, server: Option<&str>) -> Json {
-    Json::object([
-        ("input", &call.input),
-        ("method", &Json::string("tools/call")),
-        ("server_name", &name_or_null(server)),
-        ("tool", &Json::string(&call.name)),
-    ])
-}
-
-fn mcp_response(server: Option<&str>, ok: bool, name: &str, value: &Json) -> Json {
-    Json::object([(name, value), ("ok", &boolean(ok)), ("server_name", &name_or_null(server))])
-}
-
-fn text_content(text: &str) -> Json {
-    Json::array([Block::of_text(text).json()])
-}
-
-fn name_or_null(name: Option<&str>) -> Json {
-    name.map_or_else(Json::null, Json::string)
-}
-
 fn count(number: usize) -> Json {
     Json::integer(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
-fn boolean(value: bool) -> Json {
-    Json::of_written(if value { "true" } else { "false" }.to_owned())
-}
+#[cfg(test)]
+mod tests;
