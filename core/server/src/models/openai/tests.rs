@@ -1,4 +1,5 @@
 use super::*;
+use crate::models::{Delta, TokenUsage};
 use broca_proto::provider::ToolSpec;
 use broca_proto::session::content::Message;
 use std::sync::Mutex;

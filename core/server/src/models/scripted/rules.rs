@@ -6,7 +6,7 @@
 //! 4. Otherwise it says what it is and how to get a tool called.
 //!
 //! Parameters are filled from what stands after the tool's name, then from the whole message: a JSON object is taken
-//! as the whole input; else quoted, path-like and numeric words fill the required parameters in order, by type. Numbers keep their spelling.
+//! as the whole input; else quoted, path-like and numeric words fill the required parameters in order, by type. Numbers keep their spelling. Without such words a string takes the text after the name.
 
 use super::{Piece, Plan, PlannedCall, ResultSeen, ScriptedSettings, Situation, words};
 use broca_proto::Json;
@@ -158,7 +158,7 @@ fn call(
     let mut members: Vec<(String, Json)> = Vec::new();
     for parameter in required.iter().filter_map(Json::to_text) {
         let schema = properties.as_ref().and_then(|all| all.member(&parameter));
-        let value = fill(schema.as_ref(), &mut unused, own_text, text);
+        let value = fill(&parameter, schema.as_ref(), &mut unused, own_text, text);
         members.push((parameter, value));
     }
     let input = Json::object(members.iter().map(|(name, value)| (name.as_str(), value)));
@@ -166,7 +166,13 @@ fn call(
 }
 
 /// A value for one parameter: from the words that are left, else the plainest value of its type.
-fn fill(schema: Option<&Json>, unused: &mut Vec<Word<'_>>, own_text: &str, text: &str) -> Json {
+fn fill(
+    name: &str,
+    schema: Option<&Json>,
+    unused: &mut Vec<Word<'_>>,
+    own_text: &str,
+    text: &str,
+) -> Json {
     let member = |name: &str| schema.and_then(|schema| schema.member(name));
     if let Some(values) = member("enum").and_then(|values| values.elements()) {
         let said = values.iter().find(|v| v.to_text().is_some_and(|v| text.contains(&v)));
@@ -205,13 +211,22 @@ fn fill(schema: Option<&Json>, unused: &mut Vec<Word<'_>>, own_text: &str, text:
         // A string, or a parameter that does not say.
         _ => match take(&|word| word.kind != Kind::Number).or_else(|| take(&|_| true)) {
             Some(word) => Json::string(word.bare),
-            None => {
-                let own =
-                    own_text.trim_matches(|c: char| c.is_whitespace() || c.is_ascii_punctuation());
-                Json::string(if own.is_empty() { text.trim() } else { own })
-            }
+            None => Json::string(plain_text(name, own_text, text)),
         },
     }
+}
+
+/// What a string parameter gets when no word stands out: the last word where a file is meant (`Makefile` does not look
+/// like a path), else everything after the tool's name, else the message.
+fn plain_text<'a>(parameter: &str, own_text: &'a str, text: &'a str) -> &'a str {
+    let parameter = parameter.to_ascii_lowercase();
+    if ["path", "file", "dir"].iter().any(|part| parameter.contains(part))
+        && let Some(last) = words_of(own_text).last()
+    {
+        return last.bare;
+    }
+    let own = own_text.trim_matches(|c: char| c.is_whitespace() || c.is_ascii_punctuation());
+    if own.is_empty() { text.trim() } else { own }
 }
 
 /// A number in JSON's spelling, kept as it is.

@@ -94,6 +94,15 @@ async fn a_named_tool_is_called_with_the_path_in_the_message_wherever_it_stands(
 }
 
 #[tokio::test]
+async fn a_file_that_does_not_look_like_a_path_is_the_last_word_after_the_name() {
+    let expected = [call("read_file", r#"{"path":"Makefile"}"#)];
+    assert_eq!(
+        called("What does read_file say about Makefile?", vec![read_file()]).await,
+        expected
+    );
+}
+
+#[tokio::test]
 async fn a_tool_is_found_by_the_words_of_its_description() {
     let tools = || vec![clock(), read_file()];
     assert_eq!(called("Which date is it?", tools()).await, [call("clock", "{}")]);
