@@ -1,7 +1,7 @@
 //! The streams of model vendors: bytes in, assembled messages out.
 //!
 //! [`sse`] cuts a body into events, a vendor's reader ([`openai_chat`]) puts them together, and
-//! [`unit`] is what every vendor's answer becomes. Deltas are for showing; a message or a tool call
+//! [`mod@unit`] is what every vendor's answer becomes. Deltas are for showing; a message or a tool call
 //! comes out only when it is complete.
 
 pub mod openai_chat;

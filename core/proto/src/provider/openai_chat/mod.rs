@@ -46,7 +46,7 @@ pub struct ChatReader {
 /// would have given, and says what was odd.
 #[must_use]
 pub fn read_whole(body: &[u8], settings: &ChatSettings) -> (Vec<Unit>, Vec<Warning>) {
-    let mut answer = Answer::new(settings.clone());
+    let mut answer = Answer { whole: true, ..Answer::new(settings.clone()) };
     let text = String::from_utf8_lossy(body);
     answer.take_object(text.trim(), false);
     answer.end_of_answer();
@@ -154,6 +154,8 @@ const END_MARK: &str = "[DONE]";
 #[derive(Debug)]
 struct Answer {
     settings: ChatSettings,
+    /// Not streamed: calls stand complete in their order, without an index.
+    whole: bool,
     units: VecDeque<Unit>,
     started: bool,
     finished: bool,
@@ -171,6 +173,7 @@ impl Answer {
     fn new(settings: ChatSettings) -> Self {
         Self {
             settings,
+            whole: false,
             units: VecDeque::new(),
             started: false,
             finished: false,
@@ -288,11 +291,14 @@ impl Answer {
                 }
             }
         }
-        for raw in chunk::read::<Vec<&RawValue>>(member("tool_calls")).unwrap_or_default() {
-            match chunk::read::<CallPiece<'_>>(Some(raw)) {
-                Some(piece) => self.take_call(chunk::read(piece.index), piece.id, piece.function),
-                None => self.warn(WarningKind::UnknownEvent),
-            }
+        let calls = chunk::read::<Vec<&RawValue>>(member("tool_calls")).unwrap_or_default();
+        for (position, raw) in (0..).zip(calls) {
+            let Some(piece) = chunk::read::<CallPiece<'_>>(Some(raw)) else {
+                self.warn(WarningKind::UnknownEvent);
+                continue;
+            };
+            let index = if self.whole { Some(position) } else { chunk::read(piece.index) };
+            self.take_call(index, piece.id, piece.function);
         }
         // The form before parallel calls existed: one call, without id or index.
         if let Some(function) = member("function_call") {
