@@ -150,27 +150,27 @@ pub fn merge(
         if extras.iter().any(is_result) {
             return Err(MergeError::ResultsAfterExpiry);
         }
-        return Ok(abandon(pause, ABANDONED, Vec::new(), extras));
+        return Ok(answer_all(pause, ABANDONED, Vec::new(), extras));
     }
     let blocks = match &message.content {
         Content::Text(text) => {
             let extras = text_block(text);
             if !extras.is_empty() {
-                return Ok(abandon(pause, ABANDONED, Vec::new(), extras));
+                return Ok(answer_all(pause, ABANDONED, Vec::new(), extras));
             }
             extras
         }
         content => elements(content).unwrap_or_default(),
     };
     if !blocks.is_empty() && !blocks.iter().any(is_result) {
-        return Ok(abandon(pause, ABANDONED, Vec::new(), blocks));
+        return Ok(answer_all(pause, ABANDONED, Vec::new(), blocks));
     }
     let (results, extras): (Vec<Block>, Vec<Block>) = blocks.into_iter().partition(is_result);
     let given = check_results(pause, results)?;
     if let Some(id) = pause.open_calls().find(|id| find(&given, id).is_none()) {
         return Err(MergeError::Missing(id.to_owned()));
     }
-    Ok(abandon(pause, ABANDONED, given, extras))
+    Ok(answer_all(pause, ABANDONED, given, extras))
 }
 
 /// Ends a paused turn with the results given and synthetic ones for the other calls
@@ -180,7 +180,7 @@ pub fn merge(
 /// When a result belongs to no open call, or comes twice.
 pub fn settle(pause: &Pause, results: Vec<Block>) -> Result<Merged, MergeError> {
     let given = check_results(pause, results)?;
-    Ok(abandon(pause, CANCELLED, given, Vec::new()))
+    Ok(answer_all(pause, CANCELLED, given, Vec::new()))
 }
 
 /// The results of the client for calls that the service has not answered itself, each at most once.
@@ -205,7 +205,7 @@ fn check_results(pause: &Pause, results: Vec<Block>) -> Result<Vec<Block>, Merge
 
 /// One result for each call in the order of the calls: the service's, else the given one, else a
 /// synthetic one with `reason`; then the extras.
-fn abandon(pause: &Pause, reason: &str, given: Vec<Block>, extras: Vec<Block>) -> Merged {
+fn answer_all(pause: &Pause, reason: &str, given: Vec<Block>, extras: Vec<Block>) -> Merged {
     let mut blocks = Vec::with_capacity(pause.expected.len() + extras.len());
     let mut client_results = Vec::new();
     for id in &pause.expected {
@@ -250,5 +250,200 @@ fn is_result(block: &Block) -> bool {
         BlockKind::ToolResult(_) => true,
         BlockKind::Unknown { block_type } => block_type == "tool_result",
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Json {
+        Json::parse(text.to_owned()).unwrap()
+    }
+
+    /// Calls `a` (client), `s` (answered by the service), `b` (client).
+    fn pause() -> Pause {
+        let stashed = r#"{"type":"tool_result","tool_use_id":"s","content":[],"is_error":false}"#;
+        Pause {
+            owner: KeyId::from("key_a"),
+            expected: ["a", "s", "b"].map(str::to_owned).to_vec(),
+            stash: vec![Block::read(json(stashed))],
+        }
+    }
+
+    fn message(content: &str) -> Message {
+        Message { role: Role::User, content: Content::read(&json(content)) }
+    }
+
+    fn reclaimed() -> Entry {
+        Entry::Reclaimed { from: KeyId::from("key_a") }
+    }
+
+    fn result(id: &str, text: &str) -> String {
+        format!(r#"{{"type":"tool_result","tool_use_id":"{id}","content":"{text}"}}"#)
+    }
+
+    fn synthetic(id: &str) -> String {
+        format!(
+            r#"{{"type":"tool_result","tool_use_id":"{id}","content":"{ABANDONED}","is_error":true}}"#
+        )
+    }
+
+    const STASHED: &str =
+        r#"{"type":"tool_result","tool_use_id":"s","content":[],"is_error":false}"#;
+
+    fn merged(content: &str, entry: &Entry) -> (String, Vec<String>) {
+        let merged = merge(message(content), Some(&pause()), entry).unwrap();
+        let ids = merged.client_results.into_iter().map(|r| r.tool_use_id).collect();
+        (merged.message.content.to_json().as_str().to_owned(), ids)
+    }
+
+    #[test]
+    fn results_are_put_in_the_order_of_the_calls_and_extras_follow() {
+        let (a, b) = (result("a", "1"), result("b", "2"));
+        let text = r#"{"type":"text","text":"x"}"#;
+        let (content, logged) = merged(&format!("[{text},{b},{a}]"), &Entry::Resumed);
+        assert_eq!(content, format!("[{a},{STASHED},{b},{text}]"));
+        assert_eq!(logged, ["a", "b"]);
+    }
+
+    #[test]
+    fn the_services_own_result_wins_over_a_copy_of_the_client() {
+        let (a, b, copy) = (result("a", "1"), result("b", "2"), result("s", "forged"));
+        let (content, logged) = merged(&format!("[{a},{copy},{b},{copy}]"), &Entry::Resumed);
+        assert_eq!(content, format!("[{a},{STASHED},{b}]"));
+        assert_eq!(logged, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_plain_message_of_the_owner_abandons_its_open_calls() {
+        for (content, extra) in [
+            ("\"never mind\"", r#"{"type":"text","text":"never mind"}"#),
+            (r#"[{"type":"image","x":1.0}]"#, r#"{"type":"image","x":1.0}"#),
+        ] {
+            let (merged, logged) = merged(content, &Entry::Resumed);
+            assert_eq!(
+                merged,
+                format!("[{},{STASHED},{},{extra}]", synthetic("a"), synthetic("b"))
+            );
+            assert_eq!(logged, ["a", "b"]);
+        }
+    }
+
+    #[test]
+    fn a_message_that_takes_over_follows_the_synthetic_results() {
+        let (content, logged) = merged("\"B\"", &reclaimed());
+        let text = r#"{"type":"text","text":"B"}"#;
+        assert_eq!(content, format!("[{},{STASHED},{},{text}]", synthetic("a"), synthetic("b")));
+        assert_eq!(logged, ["a", "b"]);
+        // Nothing to say is no reason to refuse the take-over: the turn is abandoned anyway.
+        for empty in ["\"\"", "[]"] {
+            let (content, _) = merged(empty, &reclaimed());
+            assert_eq!(content, format!("[{},{STASHED},{}]", synthetic("a"), synthetic("b")));
+        }
+    }
+
+    #[test]
+    fn every_malformed_continuation_is_refused_with_its_text() {
+        let (a, b, z) = (result("a", "1"), result("b", "2"), result("z", "3"));
+        let missing = "no tool_result for tool_use id \"a\"";
+        let resumed = Entry::Resumed;
+        let cases = [
+            ("\"\"".to_owned(), &resumed, missing),
+            ("[]".to_owned(), &resumed, missing),
+            ("null".to_owned(), &resumed, missing),
+            ("5".to_owned(), &resumed, missing),
+            ("{}".to_owned(), &resumed, missing),
+            (format!("[{b}]"), &resumed, missing),
+            (format!("[{a}]"), &resumed, "no tool_result for tool_use id \"b\""),
+            (
+                format!("[{a},{b},{z}]"),
+                &resumed,
+                "tool_result id \"z\" is not in the paused assistant turn",
+            ),
+            (
+                format!("[{a},{b},{a}]"),
+                &resumed,
+                "client returned a duplicate tool_result for id \"a\"",
+            ),
+            (
+                r#"[{"type":"tool_result","content":""}]"#.to_owned(),
+                &resumed,
+                "a tool_result block has no string \"tool_use_id\"",
+            ),
+            (
+                format!("[{a},{b},7]"),
+                &reclaimed(),
+                "a message that takes over an abandoned turn must not contain tool_result blocks",
+            ),
+            (
+                "null".to_owned(),
+                &reclaimed(),
+                "the content beside the results of an abandoned turn must be a string or an array",
+            ),
+        ];
+        for (content, entry, reason) in cases {
+            let error = merge(message(&content), Some(&pause()), entry).unwrap_err();
+            assert_eq!(error.to_string(), reason, "{content}");
+            assert!(error.ends_session(), "{content}");
+            let failure = error.to_failure();
+            assert_eq!(failure.code, -32000);
+            assert_eq!(failure.message, format!("tool result merge invalid: {reason}"));
+        }
+    }
+
+    #[test]
+    fn a_continuation_must_be_the_users() {
+        for entry in [Entry::Resumed, reclaimed()] {
+            let message = Message { role: Role::Assistant, ..message("\"x\"") };
+            let error = merge(message, Some(&pause()), &entry).unwrap_err();
+            let text = "paused tool continuation must have role \"user\", got \"assistant\"";
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn results_without_a_paused_turn_are_refused_and_the_session_goes_on() {
+        for content in [format!("[{}]", result("a", "1")), format!("[1,{}]", result("a", "1"))] {
+            let error = merge(message(&content), None, &Entry::Fresh).unwrap_err();
+            assert!(!error.ends_session());
+            assert_eq!(
+                error.to_failure().message,
+                "tool result merge invalid: no paused turn is awaiting tool results \
+                 (it may have timed out and been retired)"
+            );
+        }
+    }
+
+    #[test]
+    fn without_a_paused_turn_any_content_goes_through_unchanged() {
+        for content in ["\"hi\"", "\"\"", "[]", "null", "5.0", "{\"a\":1}", "[1, 2]"] {
+            let merged = merge(message(content), None, &Entry::Fresh).unwrap();
+            assert_eq!(merged.message.content.to_json().as_str(), content);
+            assert!(merged.client_results.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_turn_is_settled_with_the_results_there_are() {
+        let given = vec![Block::read(json(&result("b", "2")))];
+        let merged = settle(&pause(), given).unwrap();
+        let cancelled = synthetic("a").replace(ABANDONED, CANCELLED);
+        assert_eq!(
+            merged.message.content.to_json().as_str(),
+            format!("[{cancelled},{STASHED},{}]", result("b", "2"))
+        );
+        let stranger = vec![Block::read(json(&result("z", "2")))];
+        assert_eq!(settle(&pause(), stranger), Err(MergeError::Unexpected("z".to_owned())));
+    }
+
+    #[test]
+    fn a_pause_is_read_back_as_it_was_stored() {
+        let stored = pause().to_json();
+        assert_eq!(Pause::read(&stored).unwrap(), pause());
+        assert_eq!(pause().open_calls().collect::<Vec<_>>(), ["a", "b"]);
+        for broken in ["{}", r#"{"owner":1,"expected":[],"stash":[]}"#, "[]"] {
+            assert!(Pause::read(&json(broken)).is_err(), "{broken}");
+        }
     }
 }

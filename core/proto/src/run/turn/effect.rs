@@ -1,0 +1,175 @@
+//! What goes into a turn and what comes out of it.
+
+use crate::Json;
+use crate::run::gate::Entry;
+use crate::run::log::{LogEvent, boolean};
+use crate::run::merge::Pause;
+use crate::run::toolbox::Toolbox;
+use crate::session::content::{Block, Message};
+use crate::session::ids::KeyId;
+use crate::session::payload::TokenUsage;
+use crate::session::rpc::RpcFailure;
+use crate::session::tool::ToolDeclaration;
+use std::sync::Arc;
+
+/// A provider as `provider.request` describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provider {
+    /// The wire format: `anthropic`, `openai`, `scripted`, …
+    pub provider: String,
+    /// Where it is.
+    pub base_url: String,
+    /// The model.
+    pub model: String,
+    /// The most tokens it may write.
+    pub max_tokens: Option<u64>,
+}
+
+/// Everything a turn starts from.
+#[derive(Debug, Clone)]
+pub struct TurnStart {
+    /// The driver that acts.
+    pub actor: KeyId,
+    /// How its call came through the gate.
+    pub entry: Entry,
+    /// The paused turn that it took up or over.
+    pub paused: Option<Pause>,
+    /// The driver's message.
+    pub message: Message,
+    /// The messages logged so far, oldest first (see [`crate::run::log::history_message`]).
+    pub history: Vec<Message>,
+    /// The tools of this turn.
+    pub toolbox: Toolbox,
+    /// The primary provider and then its fallbacks; the error says why there is no primary.
+    pub providers: Result<Vec<Provider>, String>,
+    /// How many model rounds this call may take.
+    pub max_rounds: u32,
+}
+
+/// A message that starts no turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// The answer to the caller.
+    pub failure: RpcFailure,
+    /// What to log.
+    pub events: Vec<LogEvent>,
+    /// Whether the session goes to state `error`.
+    pub ends_session: bool,
+}
+
+/// What the shell has to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Log these events, in this order.
+    Log(Vec<LogEvent>),
+    /// Ask a model; answer with [`super::Turn::handle_model_reply`] or [`super::Turn::handle_model_failure`].
+    CallModel(ModelCall),
+    /// Run a server-side tool; answer with [`super::Turn::handle_tool_outcome`].
+    CallTool(ToolRun),
+    /// Log the events, park the gate with the pause and answer the caller with the message.
+    Pause {
+        /// To be logged together with the parking.
+        events: Vec<LogEvent>,
+        /// What to keep.
+        pause: Pause,
+        /// The assistant's message, its calls tagged with `dispatch`.
+        message: Message,
+    },
+    /// Log the events, release the gate and answer the caller.
+    Finish {
+        /// To be logged together with the release.
+        events: Vec<LogEvent>,
+        /// The answer: the assistant's message, or an error.
+        answer: Result<Message, RpcFailure>,
+        /// How the turn ended.
+        outcome: Outcome,
+    },
+}
+
+/// One attempt of one round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCall {
+    /// Which provider of the chain, from 0; also the number of the attempt in this round.
+    pub provider: usize,
+    /// Which round of the turn, from 0.
+    pub round: u32,
+    /// The messages, without what concerns the service alone.
+    pub messages: Arc<Vec<Message>>,
+    /// The tools the model is told about.
+    pub tools: Arc<[ToolDeclaration]>,
+}
+
+/// One call of a server-side tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolRun {
+    /// Identifies the call.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments, exactly as the model wrote them.
+    pub input: Json,
+    /// The server that has it.
+    pub server_name: String,
+}
+
+/// How a turn ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// With the assistant's message.
+    Completed,
+    /// Every provider failed.
+    ProvidersFailed,
+    /// The primary provider is not configured.
+    ProviderConfig,
+    /// Too many rounds.
+    LoopLimit,
+    /// The owner cancelled it.
+    Cancelled,
+}
+
+impl Outcome {
+    /// Whether the session goes to state `error` (session service §11).
+    #[must_use]
+    pub const fn ends_session(self) -> bool {
+        matches!(self, Self::ProvidersFailed | Self::ProviderConfig | Self::LoopLimit)
+    }
+}
+
+/// A model's complete answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelReply {
+    /// Its content, possibly empty.
+    pub content: Vec<Block>,
+    /// What `provider.response` shows as `body`.
+    pub body: Json,
+    /// Tokens, when the provider said.
+    pub usage: Option<TokenUsage>,
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFailure {
+    /// The HTTP status, when there was one.
+    pub status: Option<u16>,
+    /// Why, for people.
+    pub error: String,
+    /// The provider's own words.
+    pub body: Option<String>,
+}
+
+/// How a server-side tool call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToolOutcome {
+    /// The server answered: an MCP result `{"content":[…],"isError"?:bool}`.
+    Answered(Json),
+    /// It did not: the connection failed, the tool timed out, ….
+    Failed(String),
+}
+
+impl ToolOutcome {
+    /// An answer of these content blocks.
+    #[must_use]
+    pub fn of_content(content: &Json, is_error: bool) -> Self {
+        Self::Answered(Json::object([("content", content), ("isError", &boolean(is_error))]))
+    }
+}
