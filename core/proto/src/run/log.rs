@@ -206,3 +206,55 @@ fn name_or_null(name: Option<&str>) -> Json {
 pub(super) fn boolean(value: bool) -> Json {
     Json::of_written(if value { "true" } else { "false" }.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(text: &str) -> Json {
+        Json::parse(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_written_out_with_history_and_tail() {
+        let history = [
+            json(r#"{"role":"user","content":"a"}"#),
+            json(r#"{"role":"assistant","content":[]}"#),
+        ];
+        let whole = compose_request(&json(r#"{"attempt":0}"#), &history, &json("[1,2.0]"));
+        assert_eq!(
+            whole.as_str(),
+            r#"{"attempt":0,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[]},1,2.0]}"#
+        );
+    }
+
+    #[test]
+    fn stored_messages_are_sent_with_role_and_content_only() {
+        for (payload, event_type, sent) in [
+            (
+                r#"{"content":5.0}"#,
+                EventType::ClientMessageSend,
+                r#"{"role":"user","content":5.0}"#,
+            ),
+            (
+                r#"{"content":""}"#,
+                EventType::ServerMessageSend,
+                r#"{"role":"assistant","content":""}"#,
+            ),
+            (
+                r#"{"synthetic":"abandoned_tool_results","role":"user","content":[{"type":"tool_use","id":"t","name":"n","input":{"n":1e3},"dispatch":"mcp","caller":1}]}"#,
+                EventType::ServerMessageSend,
+                r#"{"role":"user","content":[{"type":"tool_use","id":"t","name":"n","input":{"n":1e3}}]}"#,
+            ),
+        ] {
+            assert_eq!(provider_message(&json(payload), &event_type).as_str(), sent);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_turn_names_its_owner_and_what_it_was() {
+        let event = LogEvent::turn_cancelled(&KeyId::from("key_a"), "paused");
+        assert_eq!(event.event_type.as_str(), "session.turn.cancelled");
+        assert_eq!(event.payload.as_str(), r#"{"owner_client_key_id":"key_a","was":"paused"}"#);
+    }
+}

@@ -278,3 +278,239 @@ fn invalid(reason: &str) -> RpcFailure {
 fn text_or_null(text: Option<&str>) -> Json {
     text.map_or_else(Json::null, Json::string)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::ids::ProfileId;
+
+    fn json(text: &str) -> Json {
+        Json::parse(text.to_owned()).unwrap()
+    }
+
+    fn caller(registered: bool, state: &SessionState, features: Features) -> Caller<'_> {
+        Caller { registered, state, features }
+    }
+
+    fn refusal(method: &str, registered: bool, state: &SessionState) -> Option<(i64, String)> {
+        let refused = admit(method, caller(registered, state, Features::ALL)).err()?;
+        Some((refused.code, refused.message))
+    }
+
+    #[test]
+    fn the_driver_gate_comes_first_then_the_state_of_the_session() {
+        // Method, needs a driver, needs an open session: the table of session service §5.
+        let table = [
+            ("session.registerDriver", false, true),
+            ("session.sendMessage", true, true),
+            ("session.compact", true, true),
+            ("session.subscribe", false, false),
+            ("session.unsubscribe", false, false),
+            ("session.startRemoteSandbox", true, true),
+            ("session.stopRemoteSandbox", true, false),
+            ("session.execRemoteSandbox", true, false),
+            ("session.reportLocalSandbox", true, false),
+            ("session.reportLocalSubagent", true, false),
+            ("session.cancelSubagent", true, false),
+            ("session.updateClientTools", true, true),
+            ("session.cancel", true, false),
+        ];
+        assert_eq!(table.len(), Method::KNOWN.len());
+        for (method, driver, open) in table {
+            let unregistered = (-32001, format!("call session.registerDriver before {method}"));
+            let not_open = (-32000, "session is closed, not open".to_owned());
+            let closed = &SessionState::Closed;
+            assert_eq!(refusal(method, true, &SessionState::Open), None, "{method}");
+            assert_eq!(refusal(method, true, closed), open.then(|| not_open.clone()), "{method}");
+            let expected = if driver { Some(unregistered) } else { open.then_some(not_open) };
+            assert_eq!(refusal(method, false, closed), expected, "{method}");
+        }
+        assert_eq!(
+            refusal("session.sendMessage", true, &SessionState::Error),
+            Some((-32000, "session is error, not open".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_method_that_does_not_exist_or_was_not_asked_for_is_not_found() {
+        let not_found = |method: &str| (-32601, format!("Method not found: {method}"));
+        let nope = refusal("session.nope", false, &SessionState::Closed);
+        assert_eq!(nope, Some(not_found("session.nope")));
+        let plain = caller(false, &SessionState::Open, Features::NONE);
+        let refused = admit("session.cancel", plain).unwrap_err();
+        assert_eq!((refused.code, refused.message), not_found("session.cancel"));
+    }
+
+    #[test]
+    fn methods_that_are_not_built_answer_what_is_true_anyway() {
+        let images = ["ours".to_owned()];
+        let compact = "not implemented: session.compact is not built into this service yet";
+        let start =
+            "not implemented: session.startRemoteSandbox is not built into this service yet";
+        let running = "sandbox_not_running: no remote sandbox is running for this session";
+        let image = "Invalid params: missing \"image\"";
+        for (method, params, code, message) in [
+            (Method::Compact, "{}", -32000, compact),
+            (Method::Compact, r#"{"prompt":null}"#, -32000, compact),
+            (Method::StartRemoteSandbox, "{}", -32602, image),
+            (Method::StartRemoteSandbox, r#"{"image":" "}"#, -32602, image),
+            (Method::StartRemoteSandbox, r#"{"image":5}"#, -32602, image),
+            (
+                Method::StartRemoteSandbox,
+                r#"{"image":"x"}"#,
+                -32011,
+                "sandbox_image_not_allowed: image \"x\" is not in this session profile's available_sandboxes",
+            ),
+            (Method::StartRemoteSandbox, r#"{"image":"ours"}"#, -32000, start),
+            (Method::StopRemoteSandbox, "{}", -32013, running),
+            (Method::ExecRemoteSandbox, "{}", -32602, "Invalid params: missing \"command\""),
+            (Method::ExecRemoteSandbox, r#"{"command":"ls"}"#, -32013, running),
+            (Method::CancelSubagent, "{}", -32602, "Invalid params: missing \"subagent_id\""),
+            (
+                Method::CancelSubagent,
+                r#"{"subagent_id":"sba_x"}"#,
+                -32014,
+                "subagent_not_found: no tracked subagent \"sba_x\" for this session",
+            ),
+        ] {
+            let failure = unbuilt(&method, &json(params), &images).unwrap();
+            assert_eq!((failure.code, failure.message.as_str()), (code, message));
+        }
+        let bad_prompt = unbuilt(&Method::Compact, &json(r#"{"prompt":5}"#), &[]).unwrap();
+        assert_eq!(bad_prompt.code, -32602);
+        assert_eq!(unbuilt(&Method::SendMessage, &json("{}"), &[]), None);
+    }
+
+    #[test]
+    fn a_new_list_of_tools_is_checked_like_an_open() {
+        let profile = Profile {
+            id: ProfileId::from("pro_1"),
+            available: true,
+            primary_provider: "main".to_owned(),
+            primary_known: true,
+            allowed_tools: vec!["clock".to_owned()],
+        };
+        let update = |text: &str| update_client_tools(&json(text), &profile);
+        for (text, code, message) in [
+            ("{}", -32602, "Invalid params: missing \"tools\""),
+            (
+                r#"{"tools":[{"name":""}]}"#,
+                -32602,
+                "Invalid params: every tool needs a non-empty \"name\"",
+            ),
+            (
+                r#"{"tools":[{"name":"remote_subagent_status"}]}"#,
+                -32602,
+                "Invalid params: remote_subagent_status is reserved",
+            ),
+            (
+                r#"{"tools":[{"name":"clock"},{"name":"evil"}]}"#,
+                -32015,
+                "tool_not_allowed: tool \"evil\" is not in the profile's allowlist",
+            ),
+        ] {
+            let failure = update(text).unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), (code, message));
+        }
+        for bad in [r#"{"tools":5}"#, r#"{"tools":[{}]}"#, r#"{"tools":["clock"]}"#] {
+            assert_eq!(update(bad).unwrap_err().code, -32602, "{bad}");
+        }
+        let stored = update(r#"{"tools":[{"name":"clock","x":1.0}]}"#).unwrap();
+        assert_eq!(stored.raw.as_str(), r#"[{"name":"clock","x":1.0}]"#);
+    }
+
+    #[test]
+    fn reports_of_local_sandboxes_become_events() {
+        let key = KeyId::from("key_a");
+        let report = |text: &str| report_local_sandbox(&key, &json(text));
+        let event = report(r#"{"state":"running","image":"i","container_id":"c"}"#).unwrap();
+        assert_eq!(event.event_type, EventType::SessionSandboxRunning);
+        assert_eq!(
+            event.payload.as_str(),
+            r#"{"container_id":"c","detail":null,"dispatch":"local","image":"i","unsandboxed":false}"#
+        );
+        let event = report(r#"{"state":"error","unsandboxed":true,"detail":"d","image":null}"#);
+        let event = event.unwrap();
+        assert_eq!(event.event_type, EventType::SessionSandboxError);
+        assert_eq!(
+            event.payload.as_str(),
+            r#"{"container_id":null,"detail":"d","dispatch":"local","image":null,"unsandboxed":true}"#
+        );
+        let stopped = report(r#"{"state":"stopped","image":"i"}"#).unwrap();
+        assert_eq!(stopped.event_type, EventType::SessionSandboxStopped);
+        for (bad, message) in [
+            ("{}", "Invalid params: \"state\" must be \"running\", \"stopped\", or \"error\""),
+            (
+                r#"{"state":"running"}"#,
+                "Invalid params: \"image\" is required unless \"unsandboxed\" is true",
+            ),
+            (
+                r#"{"state":"running","image":"i","unsandboxed":true}"#,
+                "Invalid params: \"image\" must be absent when \"unsandboxed\" is true",
+            ),
+        ] {
+            let failure = report(bad).unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), (-32602, message));
+        }
+        assert_eq!(report(r#"{"state":"running","image":5}"#).unwrap_err().code, -32602);
+    }
+
+    #[test]
+    fn reports_of_local_subagents_become_events() {
+        let key = KeyId::from("key_a");
+        let report = |rest: &str| {
+            let text = format!(r#"{{"subagent_id":"s","harness":"h","model":"m",{rest}}}"#);
+            report_local_subagent(&key, &json(&text))
+        };
+        let common =
+            r#""detail":null,"dispatch":"local","harness":"h","model":"m","subagent_id":"s""#;
+        for (rest, event_type, more) in [
+            (r#""state":"start","exit_code":null"#, EventType::SessionSubagentStart, ""),
+            (r#""state":"running""#, EventType::SessionSubagentRunning, ""),
+            (
+                r#""state":"completed","exit_code":0"#,
+                EventType::SessionSubagentCompleted,
+                r#","exit_code":0"#,
+            ),
+            (
+                r#""state":"failed","reason":"timeout","exit_code":null"#,
+                EventType::SessionSubagentFailed,
+                r#","reason":"timeout","exit_code":null"#,
+            ),
+            (
+                r#""state":"cancelled","reason":"explicit""#,
+                EventType::SessionSubagentCancelled,
+                r#","reason":"explicit""#,
+            ),
+        ] {
+            let event = report(rest).unwrap();
+            assert_eq!(event.event_type, event_type);
+            assert_eq!(event.payload.as_str(), format!("{{{common}{more}}}"));
+        }
+        for (bad, message) in [
+            (
+                r#""state":"x""#,
+                "Invalid params: \"state\" must be \"start\", \"running\", \"completed\", \"failed\", or \"cancelled\"",
+            ),
+            (r#""state":"start","model":"""#, "Invalid params: missing \"model\""),
+            (r#""state":"start","harness":5"#, "Invalid params: missing \"harness\""),
+            (r#""state":"start","detail":5"#, "Invalid params: \"detail\" must be a string"),
+            (
+                r#""state":"start","exit_code":"0""#,
+                "Invalid params: \"exit_code\" must be an integer",
+            ),
+        ] {
+            let failure = report(bad).unwrap_err();
+            assert_eq!((failure.code, failure.message.as_str()), (-32602, message), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_call_turned_away_at_the_gate_is_told_why() {
+        let closed = gate_refusal(Refusal::Closed, &SessionState::Closed);
+        assert_eq!(closed.message, "session is closed, not open");
+        let full = gate_refusal(Refusal::QueueFull, &SessionState::Open);
+        assert_eq!(full.code, -32000);
+        assert!(full.message.starts_with("too many calls wait"));
+    }
+}

@@ -58,7 +58,7 @@ enum Doing {
 }
 
 /// The calls of one response, and what has come of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Exchange {
     blocks: Vec<Block>,
     calls: Vec<(ToolUse, Route)>,
@@ -173,10 +173,7 @@ impl Turn {
     /// The server-side tool has come to an end. Ignored when none was called.
     pub fn handle_tool_outcome(&mut self, outcome: ToolOutcome) {
         let Doing::Tools(exchange) = &mut self.doing else { return };
-        let mut exchange = std::mem::replace(
-            exchange,
-            Exchange { blocks: Vec::new(), calls: Vec::new(), results: Vec::new(), at: 0 },
-        );
+        let mut exchange = std::mem::take(exchange);
         self.answer_mcp(&mut exchange, &outcome);
         self.run_tools(exchange);
     }

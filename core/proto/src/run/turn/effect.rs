@@ -10,6 +10,7 @@ use crate::session::ids::KeyId;
 use crate::session::payload::TokenUsage;
 use crate::session::rpc::RpcFailure;
 use crate::session::tool::ToolDeclaration;
+use std::fmt;
 use std::sync::Arc;
 
 /// A provider as `provider.request` describes it.
@@ -147,7 +148,7 @@ pub struct ModelReply {
 }
 
 /// A failed attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ModelFailure {
     /// The HTTP status, when there was one.
     pub status: Option<u16>,
@@ -157,8 +158,16 @@ pub struct ModelFailure {
     pub body: Option<String>,
 }
 
+impl fmt::Debug for ModelFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The provider's words may repeat what it was sent: only their size is printed.
+        let body = self.body.as_ref().map_or(0, String::len);
+        write!(f, "ModelFailure(status {:?}, {} bytes of body)", self.status, body)
+    }
+}
+
 /// How a server-side tool call ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum ToolOutcome {
     /// The server answered: an MCP result `{"content":[…],"isError"?:bool}`.
     Answered(Json),
@@ -171,5 +180,14 @@ impl ToolOutcome {
     #[must_use]
     pub fn of_content(content: &Json, is_error: bool) -> Self {
         Self::Answered(Json::object([("content", content), ("isError", &boolean(is_error))]))
+    }
+}
+
+impl fmt::Debug for ToolOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered(result) => write!(f, "Answered({result:?})"),
+            Self::Failed(reason) => write!(f, "Failed({} bytes)", reason.len()),
+        }
     }
 }
