@@ -5,6 +5,7 @@
 //! [`subscription`] are the client's state machines; the service's own are in [`crate::run`].
 
 pub mod content;
+pub mod display;
 pub mod event;
 pub mod exchange;
 pub mod feature;

@@ -196,8 +196,10 @@ impl Subscription {
         };
         let error = match lost {
             Lost::Failed(error) => error,
-            Lost::Ended => Error::new(ErrorKind::StreamEndedEarly, "the service ended the subscription")
-                .with_retry(Retry::Safe),
+            Lost::Ended => {
+                Error::new(ErrorKind::StreamEndedEarly, "the service ended the subscription")
+                    .with_retry(Retry::Safe)
+            }
         };
         if !retry {
             self.state = State::Over;
@@ -222,8 +224,13 @@ impl Subscription {
 
 fn worth_another_try(error: &Error) -> bool {
     match error.kind() {
-        ErrorKind::Lagged | ErrorKind::StreamEndedEarly | ErrorKind::Timeout | ErrorKind::Transport
-        | ErrorKind::Connect | ErrorKind::Io | ErrorKind::LineTooLong => true,
+        ErrorKind::Lagged
+        | ErrorKind::StreamEndedEarly
+        | ErrorKind::Timeout
+        | ErrorKind::Transport
+        | ErrorKind::Connect
+        | ErrorKind::Io
+        | ErrorKind::LineTooLong => true,
         // A proxy's page while the service restarts, and answers that say "later".
         ErrorKind::Api | ErrorKind::NotBroca => error.retry() != Retry::Unsafe,
         ErrorKind::Rpc => error.message().contains("replay failed"),
@@ -335,7 +342,11 @@ mod tests {
         sub.poll(at(1_000));
         sub.event(&event("open", "session.open", "{}"), at(0));
         for i in 0..3_000 {
-            assert_eq!(sub.event(&event(&i.to_string(), "x", "{}"), at(0)), Delivery::Duplicate, "{i}");
+            assert_eq!(
+                sub.event(&event(&i.to_string(), "x", "{}"), at(0)),
+                Delivery::Duplicate,
+                "{i}"
+            );
         }
         assert_eq!(sub.event(&event("new", "x", "{}"), at(0)), Delivery::Deliver);
     }

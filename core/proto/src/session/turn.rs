@@ -274,7 +274,9 @@ impl Calls {
         for i in 0..self.open.len() {
             match self.open[i].state {
                 CallState::Running => self.stop(i),
-                CallState::Asked | CallState::Waiting => self.never_started(i, "the turn was cancelled"),
+                CallState::Asked | CallState::Waiting => {
+                    self.never_started(i, "the turn was cancelled")
+                }
                 CallState::Stopping | CallState::Settled => {}
             }
         }
@@ -300,10 +302,13 @@ impl Calls {
                 CallState::Stopping if grace => self.interrupted(i),
                 CallState::Running | CallState::Stopping if all || own => self.timed_out(i),
                 CallState::Asked if all => {
-                    self.outputs.push_back(CallsOutput::Withdraw { id: self.open[i].call.id.clone() });
+                    self.outputs
+                        .push_back(CallsOutput::Withdraw { id: self.open[i].call.id.clone() });
                     self.never_started_settled(i, "nobody answered the approval in time");
                 }
-                CallState::Waiting if all => self.never_started(i, "its time was over before it could start"),
+                CallState::Waiting if all => {
+                    self.never_started(i, "its time was over before it could start")
+                }
                 _ => {}
             }
         }
@@ -375,7 +380,8 @@ impl Calls {
     fn advance(&mut self, now: Time) {
         let active = |state: &CallState| matches!(state, CallState::Running | CallState::Stopping);
         let mut running = self.open.iter().filter(|c| active(&c.state)).count();
-        let sequential = |tools: &[Tool], call: &Call| call.tool.is_some_and(|t| tools[t].sequential);
+        let sequential =
+            |tools: &[Tool], call: &Call| call.tool.is_some_and(|t| tools[t].sequential);
         let mut busy = self.open.iter().any(|c| active(&c.state) && sequential(&self.tools, c));
         for call in &mut self.open {
             if running >= self.limits.concurrent.max(1) || self.cancelled {
@@ -391,7 +397,8 @@ impl Calls {
             call.deadline = call.tool.and_then(|t| self.tools[t].timeout_ms).map(|ms| now.plus(ms));
             self.outputs.push_back(CallsOutput::Start(call.call.clone()));
         }
-        if !self.open.is_empty() && self.open.iter().all(|c| matches!(c.state, CallState::Settled)) {
+        if !self.open.is_empty() && self.open.iter().all(|c| matches!(c.state, CallState::Settled))
+        {
             let blocks = self
                 .open
                 .iter()
@@ -459,12 +466,14 @@ impl Calls {
     }
 
     fn never_started_settled(&mut self, i: usize, why: &str) {
-        let result = error_result(&self.open[i].call.id, &format!("The call was not started: {why}."));
+        let result =
+            error_result(&self.open[i].call.id, &format!("The call was not started: {why}."));
         self.settle(i, ToolOutcome::NotStarted, result);
     }
 
     fn interrupted(&mut self, i: usize) {
-        let text = "The call was interrupted before it finished. It may have run, in whole or in part.";
+        let text =
+            "The call was interrupted before it finished. It may have run, in whole or in part.";
         let result = error_result(&self.open[i].call.id, text);
         self.settle(i, ToolOutcome::InterruptedMayHaveRun, result);
     }
@@ -480,11 +489,7 @@ impl Calls {
 }
 
 fn error_result(id: &str, text: &str) -> ToolResult {
-    ToolResult {
-        tool_use_id: id.to_owned(),
-        content: Json::string(text),
-        is_error: Some(true),
-    }
+    ToolResult { tool_use_id: id.to_owned(), content: Json::string(text), is_error: Some(true) }
 }
 
 #[cfg(test)]
@@ -511,7 +516,9 @@ mod tests {
     }
 
     fn message(calls: &[(&str, &str)]) -> Message {
-        Message::assistant(calls.iter().map(|(id, name)| call(id, name, Some(Dispatch::Client))).collect())
+        Message::assistant(
+            calls.iter().map(|(id, name)| call(id, name, Some(Dispatch::Client))).collect(),
+        )
     }
 
     fn drain(calls: &mut Calls) -> Vec<CallsOutput> {
@@ -524,7 +531,9 @@ mod tests {
                 blocks
                     .iter()
                     .map(|b| match b.kind() {
-                        BlockKind::ToolResult(r) => (r.tool_use_id.clone(), r.is_error == Some(true)),
+                        BlockKind::ToolResult(r) => {
+                            (r.tool_use_id.clone(), r.is_error == Some(true))
+                        }
                         other => panic!("{other:?}"),
                     })
                     .collect(),

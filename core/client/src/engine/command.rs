@@ -1,0 +1,91 @@
+//! What an application asks of the engine.
+
+use broca_proto::Json;
+use broca_proto::session::content::Message;
+use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::tool::Tool;
+
+/// One operation. Each ends with exactly one [`Step::Finished`](super::Step::Finished).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Command {
+    /// Opens a session and registers as its driver.
+    Open {
+        /// Tools of this client.
+        tools: Vec<Tool>,
+    },
+    /// Joins a session and registers as a driver.
+    Join {
+        /// The session.
+        session_id: SessionId,
+        /// Tools of this client.
+        tools: Vec<Tool>,
+    },
+    /// Joins a session to watch it: no registration, no tools.
+    Observe {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// Starts a turn. Turns of one engine run one after the other.
+    Send {
+        /// What to say.
+        message: Message,
+    },
+    /// Watches the session.
+    Subscribe {
+        /// Where to begin: after this cursor, or with what happens from now on.
+        from: Option<Cursor>,
+    },
+    /// Reads one page of the log.
+    History {
+        /// Where the page begins: the `next` of the page before, or the start.
+        cursor: Option<String>,
+        /// At most this many events; the service's default when absent.
+        limit: Option<u32>,
+    },
+    /// Asks who drives.
+    Participants,
+    /// Asks what the service is and can do.
+    Meta,
+    /// Replaces this client's tools, from the next turn on.
+    UpdateTools {
+        /// The new tools.
+        tools: Vec<Tool>,
+    },
+    /// Closes the session for everybody. A session that is closed already is no error.
+    Close,
+}
+
+/// Trace headers of the application's own tracing (design §5); sent as they are.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Trace {
+    /// The value of `traceparent`.
+    pub traceparent: Option<String>,
+    /// The value of `tracestate`.
+    pub tracestate: Option<String>,
+}
+
+/// An answer to something the application was asked, by [`CallId`](super::CallId).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Answer {
+    /// To `ToolCall`: the tool returned this, a JSON string or an array of content blocks.
+    Complete(Json),
+    /// To `ToolCall`: the tool failed; the model reads this text.
+    Fail(String),
+    /// To `Approval`: run the call.
+    Allow,
+    /// To `Approval`: run the call with narrower arguments.
+    AllowNarrowed(Json),
+    /// To `Approval`: do not run the call; the model reads the reason.
+    Deny(String),
+    /// To `Sending`: go on, perhaps with another message and trace headers.
+    Send {
+        /// The message to send instead.
+        message: Option<Message>,
+        /// The trace headers of this request.
+        trace: Option<Trace>,
+    },
+    /// To `Sending`: do not send; the operation ends with a hook error of this text.
+    Refuse(String),
+}

@@ -1,0 +1,88 @@
+//! Everything that can be set about a client, with its default.
+
+use broca_proto::Secret;
+use broca_proto::session::feature::Features;
+use broca_proto::session::ndjson::DEFAULT_MAX_LINE_BYTES;
+use broca_proto::session::subscription::ReconnectPolicy;
+use broca_proto::session::turn::CallLimits;
+
+/// How one client behaves. Times are milliseconds, sizes bytes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Config {
+    /// The service: `http://host:port` or `https://…`, with a path prefix if it has one.
+    pub base_url: String,
+    /// The client key.
+    pub client_key: Secret,
+    /// A version text of the application, shown in the session's log.
+    pub client_version: Option<String>,
+    /// The `User-Agent` header. Default `broca/VERSION`.
+    pub user_agent: String,
+    /// Features to ask for where the service has them. Default: all.
+    pub features: Features,
+    /// The longest line of a stream. Default 16 MiB.
+    pub max_line_bytes: usize,
+    /// The largest answer of a REST call. Default 64 MiB.
+    pub max_answer_bytes: usize,
+    /// Time to find the host's addresses and to connect. Default 10 s.
+    pub connect_timeout_ms: u64,
+    /// Time from the request to the head of its answer. Default 30 s.
+    pub head_timeout_ms: u64,
+    /// Time for a whole REST call. Default 60 s.
+    pub rest_timeout_ms: u64,
+    /// Silence on a stream after which it counts as dead; `None`: never, silence is normal. Default `None`.
+    pub silence_timeout_ms: Option<u64>,
+    /// Time for an answer to `session.cancel` before the stream is dropped. Default 5 s.
+    pub cancel_timeout_ms: u64,
+    /// Delay before the next address is tried beside the first. Default 250 ms.
+    pub eyeballs_delay_ms: u64,
+    /// A message is not sent on a connection that was idle for longer. Default 4 s.
+    pub idle_reuse_ms: u64,
+    /// An idle connection is closed after this time. Default 60 s.
+    pub idle_close_ms: u64,
+    /// Connections at once; one more is always there for cancelling. Default 6.
+    pub max_connections: usize,
+    /// Bytes of steps that wait for the application before display deltas are dropped (with a Gap). Default 1 MiB.
+    pub delta_buffer_bytes: usize,
+    /// Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB.
+    pub step_buffer_bytes: usize,
+    /// How calls of tools are run. `pause_ms` is what holds where the service does not say.
+    pub calls: CallLimits,
+    /// How a lost subscription is taken up again.
+    pub reconnect: ReconnectPolicy,
+    /// Ask the application before each message leaves, and tell it what came (`Sending`, `Received`). Default off.
+    pub hooks: bool,
+    /// Time for the application's answer to `Sending`. Default 30 s.
+    pub hook_timeout_ms: u64,
+}
+
+impl Config {
+    /// The defaults, for this service and key.
+    #[must_use]
+    pub fn new(base_url: impl Into<String>, client_key: impl Into<Secret>) -> Self {
+        Self {
+            base_url: base_url.into(),
+            client_key: client_key.into(),
+            client_version: None,
+            user_agent: concat!("broca/", env!("CARGO_PKG_VERSION")).to_owned(),
+            features: Features::ALL,
+            max_line_bytes: DEFAULT_MAX_LINE_BYTES,
+            max_answer_bytes: 64 * 1024 * 1024,
+            connect_timeout_ms: 10_000,
+            head_timeout_ms: 30_000,
+            rest_timeout_ms: 60_000,
+            silence_timeout_ms: None,
+            cancel_timeout_ms: 5_000,
+            eyeballs_delay_ms: 250,
+            idle_reuse_ms: 4_000,
+            idle_close_ms: 60_000,
+            max_connections: 6,
+            delta_buffer_bytes: 1024 * 1024,
+            step_buffer_bytes: 64 * 1024 * 1024,
+            calls: CallLimits::default(),
+            reconnect: ReconnectPolicy::default(),
+            hooks: false,
+            hook_timeout_ms: 30_000,
+        }
+    }
+}

@@ -1,0 +1,877 @@
+//! The connections of one engine: dialling, tunnels, keep-alive, deadlines, back-pressure.
+//!
+//! [`Net`] carries HTTP exchanges for the operations above it and knows nothing of what they say.
+//! Each exchange reports `Sent` once, then `Head`, `Body`…, `End`, or at any point `Failed`.
+
+use super::address::{Address, Proxy};
+use super::config::Config;
+use super::effect::{CloseReason, ConnId, Effect, OpId, ResolveId, Resolved, Tls};
+use crate::http1::{self, Connection, Http1Error, Request, Target};
+use broca_proto::session::exchange::BodyEnd;
+use broca_proto::{Error, ErrorKind, Retry, Secret, Time};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+/// Bytes of one connection that may be handed out without being confirmed.
+const MAX_UNWRITTEN: usize = 256 * 1024;
+
+/// An HTTP exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ExchangeId(u64);
+
+/// What an exchange asks for.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) method: &'static str,
+    /// Path and query below the base address; begins with `/`.
+    pub(crate) path: String,
+    pub(crate) key: Option<Secret>,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Bytes,
+    /// Repeating it does no harm, so a kept connection that turns out dead costs only another try.
+    pub(crate) idempotent: bool,
+    /// Never waits for a free connection: cancelling must not queue behind streams.
+    pub(crate) urgent: bool,
+    /// Time to the head of the answer, from when the request may leave.
+    pub(crate) head_timeout_ms: u64,
+    /// Time for the whole exchange.
+    pub(crate) whole_timeout_ms: Option<u64>,
+    /// Silence in the body after which it counts as dead.
+    pub(crate) silence_timeout_ms: Option<u64>,
+}
+
+/// What becomes of an exchange.
+#[derive(Debug)]
+pub(crate) enum NetEvent {
+    /// The request has left.
+    Sent,
+    /// The head of the answer.
+    Head(http1::Response),
+    /// Bytes of its body.
+    Body(Bytes),
+    /// The answer is over.
+    End(BodyEnd),
+    /// There will be no (more) answer.
+    Failed(Error),
+}
+
+pub(crate) struct Net {
+    address: Address,
+    proxy: Option<Proxy>,
+    settings: Settings,
+    next: u64,
+    conns: BTreeMap<ConnId, Conn>,
+    exchanges: BTreeMap<ExchangeId, Exchange>,
+    /// Exchanges that wait for a free connection, in order.
+    waiting: VecDeque<ExchangeId>,
+    effects: VecDeque<Effect>,
+    events: VecDeque<(OpId, ExchangeId, NetEvent)>,
+}
+
+struct Settings {
+    user_agent: String,
+    connect_timeout_ms: u64,
+    eyeballs_delay_ms: u64,
+    idle_reuse_ms: u64,
+    idle_close_ms: u64,
+    max_connections: usize,
+}
+
+struct Exchange {
+    op: OpId,
+    call: Call,
+    state: State,
+    /// When the present phase, and when the whole exchange has taken too long.
+    deadline: Option<Time>,
+    whole_deadline: Option<Time>,
+    got_head: bool,
+    paused: bool,
+}
+
+enum State {
+    Waiting,
+    Dialling(Dial),
+    /// On a connection; whether that was a kept one.
+    Sent {
+        conn: ConnId,
+        reused: bool,
+    },
+}
+
+/// The search for a connection: addresses one after the other, each a little later beside the last.
+struct Dial {
+    resolving: Option<ResolveId>,
+    left: VecDeque<SocketAddr>,
+    flying: Vec<ConnId>,
+    next_at: Option<Time>,
+    failure: Option<CloseReason>,
+}
+
+struct Conn {
+    http: Connection,
+    phase: Phase,
+    exchange: Option<ExchangeId>,
+    since: Time,
+    out: VecDeque<Bytes>,
+    unwritten: usize,
+    paused: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Connecting,
+    /// CONNECT is out, the proxy's answer not in.
+    Tunnelling,
+    StartingTls,
+    Open,
+}
+
+impl Net {
+    pub(crate) fn new(address: Address, proxy: Option<Proxy>, config: &Config) -> Self {
+        Self {
+            address,
+            proxy,
+            settings: Settings {
+                user_agent: config.user_agent.clone(),
+                connect_timeout_ms: config.connect_timeout_ms,
+                eyeballs_delay_ms: config.eyeballs_delay_ms,
+                idle_reuse_ms: config.idle_reuse_ms,
+                idle_close_ms: config.idle_close_ms,
+                max_connections: config.max_connections.max(1),
+            },
+            next: 1,
+            conns: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            effects: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Where the service is, for messages.
+    pub(crate) fn address(&self) -> String {
+        self.address.display()
+    }
+
+    /// Begins an exchange for `op`.
+    pub(crate) fn start(&mut self, op: OpId, call: Call, now: Time) -> ExchangeId {
+        let id = ExchangeId(self.number());
+        let exchange = Exchange {
+            op,
+            state: State::Waiting,
+            deadline: None,
+            whole_deadline: call.whole_timeout_ms.map(|ms| now.plus(ms)),
+            call,
+            got_head: false,
+            paused: false,
+        };
+        self.exchanges.insert(id, exchange);
+        self.waiting.push_back(id);
+        self.serve_waiting(now);
+        id
+    }
+
+    /// Drops an exchange: its connection is closed unless it is not needed any more.
+    pub(crate) fn abort(&mut self, id: ExchangeId, now: Time) {
+        let Some(exchange) = self.exchanges.remove(&id) else { return };
+        self.waiting.retain(|waiting| *waiting != id);
+        match exchange.state {
+            State::Waiting => {}
+            State::Dialling(dial) => {
+                dial.flying.into_iter().for_each(|conn| self.close(conn, true))
+            }
+            State::Sent { conn, .. } => self.close(conn, true),
+        }
+        self.serve_waiting(now);
+    }
+
+    /// Whether the request of this exchange has left.
+    pub(crate) fn has_left(&self, id: ExchangeId) -> bool {
+        self.exchanges.get(&id).is_some_and(|x| matches!(x.state, State::Sent { .. }))
+    }
+
+    /// Replaces the deadline of an exchange whose answer is complete but for the end of its body.
+    pub(crate) fn linger(&mut self, id: ExchangeId, until: Time) {
+        if let Some(exchange) = self.exchanges.get_mut(&id) {
+            exchange.call.silence_timeout_ms = None;
+            exchange.deadline = Some(until);
+        }
+    }
+
+    /// Stops or goes on reading an answer.
+    pub(crate) fn pause(&mut self, id: ExchangeId, paused: bool) {
+        let Some(exchange) = self.exchanges.get_mut(&id) else { return };
+        if exchange.paused == paused {
+            return;
+        }
+        exchange.paused = paused;
+        if let State::Sent { conn: id, .. } = exchange.state {
+            self.set_paused(id, paused);
+        }
+    }
+
+    /// The next effect.
+    pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// The next event of an exchange.
+    pub(crate) fn poll_event(&mut self) -> Option<(OpId, ExchangeId, NetEvent)> {
+        self.events.pop_front()
+    }
+
+    /// When something is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let exchanges = self.exchanges.values().flat_map(|x| {
+            let dial = match &x.state {
+                State::Dialling(dial) => dial.next_at,
+                _ => None,
+            };
+            [x.deadline, x.whole_deadline, dial]
+        });
+        let idle = self.conns.values().filter(|c| c.exchange.is_none() && c.phase == Phase::Open);
+        let idle = idle.map(|c| Some(c.since.plus(self.settings.idle_close_ms)));
+        exchanges.chain(idle).flatten().min()
+    }
+
+    // ---- inputs -----------------------------------------------------------------------------
+
+    pub(crate) fn resolved(&mut self, req: ResolveId, answer: Resolved, now: Time) {
+        let found = self.exchanges.iter_mut().find_map(|(id, x)| match &mut x.state {
+            State::Dialling(dial) if dial.resolving == Some(req) => Some((*id, dial)),
+            _ => None,
+        });
+        let Some((id, dial)) = found else { return };
+        dial.resolving = None;
+        let host = self.proxy.as_ref().map_or(&self.address, |p| &p.address);
+        match answer {
+            Ok(addresses) if !addresses.is_empty() => {
+                dial.left = alternate(&addresses, host.port);
+                self.fly(id, now);
+            }
+            Ok(_) => {
+                let message = format!("the name {} has no address", host.host);
+                self.fail(id, Error::new(ErrorKind::Connect, message), now);
+            }
+            Err(why) => {
+                let message =
+                    format!("the name {} cannot be resolved: {why}; check the address", host.host);
+                self.fail(id, Error::new(ErrorKind::Connect, message), now);
+            }
+        }
+    }
+
+    pub(crate) fn connected(&mut self, conn: ConnId, now: Time) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        if c.phase != Phase::Connecting {
+            return;
+        }
+        let Some(id) = c.exchange else { return };
+        // The others that were tried at the same time are not needed any more.
+        if let Some(Exchange { state: State::Dialling(dial), .. }) = self.exchanges.get_mut(&id) {
+            let others: Vec<ConnId> =
+                dial.flying.drain(..).filter(|other| *other != conn).collect();
+            dial.flying.push(conn);
+            dial.left.clear();
+            dial.next_at = None;
+            others.into_iter().for_each(|other| self.close(other, true));
+        }
+        match &self.proxy {
+            Some(proxy) if self.address.tls => {
+                let authority = self.address.authority_with_port();
+                let authorization =
+                    proxy.authorization.as_ref().map(|a| ("Proxy-Authorization", a.expose()));
+                let request = Request {
+                    method: "CONNECT",
+                    target: Target::Authority(&authority),
+                    host: &authority,
+                    headers: authorization.as_slice(),
+                    body: b"",
+                };
+                let Some(c) = self.conns.get_mut(&conn) else { return };
+                c.phase = Phase::Tunnelling;
+                match c.http.send(request) {
+                    Ok(bytes) => {
+                        c.out.push_back(bytes);
+                        self.flush(conn);
+                    }
+                    Err(error) => self.fail(id, internal(&error), now),
+                }
+            }
+            _ => self.open(conn, now),
+        }
+    }
+
+    pub(crate) fn tls_started(&mut self, conn: ConnId, now: Time) {
+        if self.conns.get(&conn).is_some_and(|c| c.phase == Phase::StartingTls) {
+            self.open(conn, now);
+        }
+    }
+
+    pub(crate) fn written(&mut self, conn: ConnId, bytes: usize) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.unwritten = c.unwritten.saturating_sub(bytes);
+            self.flush(conn);
+        }
+    }
+
+    /// Takes bytes of the peer; then [`Net::poll_conn`] until it has nothing more.
+    pub(crate) fn data(&mut self, conn: ConnId, bytes: Bytes) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.http.receive(bytes);
+        }
+    }
+
+    /// The next event of the exchange on this connection.
+    #[inline]
+    pub(crate) fn poll_conn(
+        &mut self,
+        conn: ConnId,
+        now: Time,
+    ) -> Option<(OpId, ExchangeId, NetEvent)> {
+        loop {
+            let c = self.conns.get_mut(&conn)?;
+            let polled = c.http.poll();
+            let (Some(id), Phase::Open) = (c.exchange, c.phase) else {
+                self.poll_without_exchange(conn, polled, now)?;
+                continue;
+            };
+            let event = match polled {
+                Ok(Some(event)) => event,
+                Ok(None) => return None,
+                Err(error) => {
+                    self.broken(conn, id, &error, now);
+                    return self.events.pop_front();
+                }
+            };
+            let Some(exchange) = self.exchanges.get_mut(&id) else {
+                self.close(conn, true);
+                return None;
+            };
+            let silence = exchange.call.silence_timeout_ms;
+            let event = match event {
+                http1::Event::Body(bytes) => {
+                    if let Some(ms) = silence {
+                        exchange.deadline = Some(now.plus(ms));
+                    }
+                    NetEvent::Body(bytes)
+                }
+                http1::Event::Head(head) => {
+                    exchange.got_head = true;
+                    exchange.deadline = silence.map(|ms| now.plus(ms));
+                    NetEvent::Head(head)
+                }
+                http1::Event::End { reusable, complete_by_close } => {
+                    let op = exchange.op;
+                    self.exchanges.remove(&id);
+                    self.set_paused(conn, false);
+                    if let Some(c) = self.conns.get_mut(&conn) {
+                        c.exchange = None;
+                        c.since = now;
+                        if !reusable || !c.out.is_empty() {
+                            self.close(conn, true);
+                        }
+                    }
+                    self.serve_waiting(now);
+                    let end = if complete_by_close { BodyEnd::ByClose } else { BodyEnd::Complete };
+                    return Some((op, id, NetEvent::End(end)));
+                }
+                http1::Event::Tunnel(_) => continue,
+            };
+            return Some((exchange.op, id, event));
+        }
+    }
+
+    pub(crate) fn closed(&mut self, conn: ConnId, why: CloseReason, now: Time) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let Some(id) = c.exchange else {
+            self.conns.remove(&conn);
+            self.serve_waiting(now);
+            return;
+        };
+        match c.phase {
+            Phase::Open => {
+                c.http.eof(why == CloseReason::Eof);
+                // What is already there outranks the reason: an early answer, a body that is whole.
+                while let Some(event) = self.poll_conn(conn, now) {
+                    self.events.push_back(event);
+                }
+                self.conns.remove(&conn);
+                if let Some(x) = self.exchanges.get(&id) {
+                    if matches!(x.state, State::Sent { conn: c, .. } if c == conn) {
+                        self.lost(id, why, now);
+                    }
+                }
+            }
+            Phase::Connecting => {
+                self.conns.remove(&conn);
+                self.dial_failed(id, conn, why, now);
+            }
+            Phase::Tunnelling | Phase::StartingTls => {
+                self.conns.remove(&conn);
+                let kind = if why.is_tls() { ErrorKind::Tls } else { ErrorKind::Connect };
+                let message = format!(
+                    "no tunnel to {} through the proxy: {}",
+                    self.address.host,
+                    why.as_str()
+                );
+                self.fail(id, Error::new(kind, message), now);
+            }
+        }
+        self.serve_waiting(now);
+    }
+
+    pub(crate) fn timeout(&mut self, now: Time) {
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let late: Vec<(ExchangeId, bool)> = self
+            .exchanges
+            .iter()
+            .filter(|(_, x)| due(x.deadline) || due(x.whole_deadline))
+            .map(|(id, x)| (*id, x.got_head))
+            .collect();
+        for (id, got_head) in late {
+            self.too_late(id, got_head, now);
+        }
+        let next: Vec<ExchangeId> = self
+            .exchanges
+            .iter()
+            .filter(|(_, x)| matches!(&x.state, State::Dialling(dial) if due(dial.next_at)))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in next {
+            self.fly(id, now);
+        }
+        let idle_close_ms = self.settings.idle_close_ms;
+        let idle: Vec<ConnId> = self
+            .conns
+            .iter()
+            .filter(|(_, c)| c.exchange.is_none() && due(Some(c.since.plus(idle_close_ms))))
+            .map(|(id, _)| *id)
+            .collect();
+        idle.into_iter().for_each(|conn| self.close(conn, false));
+        self.serve_waiting(now);
+    }
+
+    // ---- dialling ---------------------------------------------------------------------------
+
+    /// Gives exchanges that wait a kept connection or a new one, in order.
+    fn serve_waiting(&mut self, now: Time) {
+        let mut i = 0;
+        while let Some(id) = self.waiting.get(i).copied() {
+            let Some(x) = self.exchanges.get(&id) else {
+                self.waiting.remove(i);
+                continue;
+            };
+            let patience = if x.call.idempotent {
+                self.settings.idle_close_ms
+            } else {
+                self.settings.idle_reuse_ms
+            };
+            let kept = self.conns.iter().find(|(_, c)| {
+                c.exchange.is_none()
+                    && c.phase == Phase::Open
+                    && c.http.is_ready()
+                    && now.since(c.since) < patience
+            });
+            if let Some(conn) = kept.map(|(conn, _)| *conn) {
+                self.waiting.remove(i);
+                self.send(id, conn, true, now);
+                continue;
+            }
+            let room = self.settings.max_connections + usize::from(x.call.urgent);
+            if self.connections() >= room {
+                // A connection kept for its own sake makes room.
+                let idle = self.conns.iter().find(|(_, c)| c.exchange.is_none()).map(|(id, _)| *id);
+                match idle {
+                    Some(conn) => self.close(conn, false),
+                    None => {
+                        i += 1;
+                        continue;
+                    }
+                }
+            }
+            self.waiting.remove(i);
+            self.dial(id, now);
+        }
+    }
+
+    fn dial(&mut self, id: ExchangeId, now: Time) {
+        let host = self.proxy.as_ref().map_or(&self.address, |p| &p.address);
+        let mut dial = Dial {
+            resolving: None,
+            left: VecDeque::new(),
+            flying: Vec::new(),
+            next_at: None,
+            failure: None,
+        };
+        if let Some(ip) = host.ip() {
+            dial.left.push_back(SocketAddr::new(ip, host.port));
+        } else {
+            let (req, host) = (ResolveId(self.next), host.host.clone());
+            self.next += 1;
+            dial.resolving = Some(req);
+            self.effects.push_back(Effect::Resolve { req, host });
+        }
+        let resolving = dial.resolving.is_some();
+        let connect_timeout_ms = self.settings.connect_timeout_ms;
+        if let Some(x) = self.exchanges.get_mut(&id) {
+            x.state = State::Dialling(dial);
+            x.deadline = Some(now.plus(connect_timeout_ms));
+        }
+        if !resolving {
+            self.fly(id, now);
+        }
+    }
+
+    /// Tries the next address of a search.
+    fn fly(&mut self, id: ExchangeId, now: Time) {
+        let conn = ConnId(self.next);
+        let Some(Exchange { state: State::Dialling(dial), .. }) = self.exchanges.get_mut(&id)
+        else {
+            return;
+        };
+        let Some(addr) = dial.left.pop_front() else {
+            dial.next_at = None;
+            return;
+        };
+        self.next += 1;
+        dial.flying.push(conn);
+        dial.next_at = (!dial.left.is_empty()).then(|| now.plus(self.settings.eyeballs_delay_ms));
+        let tls = (self.address.tls && self.proxy.is_none())
+            .then(|| Tls { server_name: self.address.host.clone() });
+        let c = Conn {
+            http: Connection::new(http1::Limits::default()),
+            phase: Phase::Connecting,
+            exchange: Some(id),
+            since: now,
+            out: VecDeque::new(),
+            unwritten: 0,
+            paused: false,
+        };
+        self.conns.insert(conn, c);
+        self.effects.push_back(Effect::Connect { conn, addr, tls });
+    }
+
+    fn dial_failed(&mut self, id: ExchangeId, conn: ConnId, why: CloseReason, now: Time) {
+        let Some(Exchange { state: State::Dialling(dial), .. }) = self.exchanges.get_mut(&id)
+        else {
+            return;
+        };
+        dial.flying.retain(|flying| *flying != conn);
+        // A reason of TLS says more than that some other address could not be reached.
+        if dial.failure.is_none_or(|before| !before.is_tls()) {
+            dial.failure = Some(why);
+        }
+        if !dial.left.is_empty() {
+            self.fly(id, now);
+        } else if dial.flying.is_empty() && dial.resolving.is_none() {
+            let why = dial.failure.unwrap_or(why);
+            self.fail(id, self.cannot_connect(why), now);
+        }
+    }
+
+    fn cannot_connect(&self, why: CloseReason) -> Error {
+        let (what, host) = match &self.proxy {
+            Some(proxy) => ("the proxy", &proxy.address),
+            None => ("the service", &self.address),
+        };
+        let at = host.display();
+        if why.is_tls() {
+            let cure = match why {
+                CloseReason::TlsCert => "trust its issuer, or check this machine's clock",
+                CloseReason::TlsHost => "check the host name in the address",
+                _ => "check that the address is an https one",
+            };
+            let message = format!("cannot connect to {what} at {at}: {}; {cure}", why.as_str());
+            return Error::new(ErrorKind::Tls, message);
+        }
+        let message = format!(
+            "cannot connect to {what} at {at}: {}; check that it runs and that the address is right",
+            why.as_str()
+        );
+        Error::new(ErrorKind::Connect, message)
+    }
+
+    /// A connection is ready for HTTP: the exchange that dialled gets it.
+    fn open(&mut self, conn: ConnId, now: Time) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.phase = Phase::Open;
+        c.since = now;
+        if let Some(id) = c.exchange.take() {
+            self.send(id, conn, false, now);
+        }
+    }
+
+    fn send(&mut self, id: ExchangeId, conn: ConnId, reused: bool, now: Time) {
+        let (Some(x), Some(c)) = (self.exchanges.get_mut(&id), self.conns.get_mut(&conn)) else {
+            return;
+        };
+        let path = format!("{}{}", self.address.prefix, x.call.path);
+        let authority = self.address.authority();
+        let absolute = format!("http://{authority}{path}");
+        let mut headers: Vec<(&str, &str)> =
+            vec![("User-Agent", &self.settings.user_agent), ("Accept", "*/*")];
+        let bearer;
+        if let Some(key) = &x.call.key {
+            bearer = Secret::new(format!("Bearer {}", key.expose()));
+            headers.push(("Authorization", bearer.expose()));
+        }
+        let plain_proxy = self.proxy.as_ref().filter(|_| !self.address.tls);
+        if let Some(authorization) = plain_proxy.and_then(|p| p.authorization.as_ref()) {
+            headers.push(("Proxy-Authorization", authorization.expose()));
+        }
+        headers.extend(x.call.headers.iter().map(|(name, value)| (*name, value.as_str())));
+        let request = Request {
+            method: x.call.method,
+            target: if plain_proxy.is_some() {
+                Target::Absolute(&absolute)
+            } else {
+                Target::Origin(&path)
+            },
+            host: &authority,
+            headers: &headers,
+            body: &x.call.body,
+        };
+        match c.http.send(request) {
+            Ok(bytes) => {
+                c.out.push_back(bytes);
+                c.exchange = Some(id);
+                x.state = State::Sent { conn, reused };
+                x.deadline = Some(now.plus(x.call.head_timeout_ms));
+                let (op, paused) = (x.op, x.paused);
+                self.flush(conn);
+                self.set_paused(conn, paused);
+                self.events.push_back((op, id, NetEvent::Sent));
+            }
+            Err(error) => {
+                c.since = now;
+                let message = format!("the request cannot be written: {error}");
+                self.fail(id, Error::new(ErrorKind::InvalidArgument, message), now);
+            }
+        }
+    }
+
+    // ---- trouble ----------------------------------------------------------------------------
+
+    /// What a connection says that carries no exchange, or none yet.
+    fn poll_without_exchange(
+        &mut self,
+        conn: ConnId,
+        polled: Result<Option<http1::Event>, Http1Error>,
+        now: Time,
+    ) -> Option<()> {
+        let c = self.conns.get_mut(&conn)?;
+        let exchange = c.exchange;
+        match (polled, c.phase) {
+            (Ok(None), _) => None,
+            (Ok(Some(http1::Event::Tunnel(rest))), Phase::Tunnelling) if rest.is_empty() => {
+                c.phase = Phase::StartingTls;
+                c.http = Connection::new(http1::Limits::default());
+                let tls = Tls { server_name: self.address.host.clone() };
+                self.effects.push_back(Effect::StartTls { conn, tls });
+                None
+            }
+            (Ok(Some(http1::Event::Head(head))), Phase::Tunnelling) => {
+                if (200..300).contains(&head.status()) {
+                    return Some(());
+                }
+                let status = head.status();
+                self.close(conn, true);
+                let message = match status {
+                    407 => {
+                        "the proxy wants a password; put user:password@ into https_proxy".to_owned()
+                    }
+                    _ => format!(
+                        "the proxy refused a tunnel to {} with status {status}",
+                        self.address.host
+                    ),
+                };
+                if let Some(id) = exchange {
+                    self.fail(id, Error::new(ErrorKind::Connect, message), now);
+                }
+                None
+            }
+            // Bytes nobody asked for, or a broken tunnel.
+            _ => {
+                self.close(conn, true);
+                if let Some(id) = exchange {
+                    let message = format!(
+                        "no tunnel to {} through the proxy: it does not answer as one",
+                        self.address.host
+                    );
+                    self.fail(id, Error::new(ErrorKind::Connect, message), now);
+                }
+                None
+            }
+        }
+    }
+
+    /// The peer's HTTP is wrong, or the connection ended where it must not.
+    fn broken(&mut self, conn: ConnId, id: ExchangeId, error: &Http1Error, now: Time) {
+        let ended = matches!(
+            error,
+            Http1Error::ClosedBeforeResponse
+                | Http1Error::ClosedInHead { .. }
+                | Http1Error::ClosedInBody { .. }
+        );
+        self.close(conn, true);
+        if ended {
+            self.lost(id, CloseReason::Eof, now);
+            return;
+        }
+        let got_head = self.exchanges.get(&id).is_some_and(|x| x.got_head);
+        let kind = if got_head { ErrorKind::Malformed } else { ErrorKind::NotBroca };
+        let message =
+            format!("{} does not answer in HTTP as it should: {error}", self.address.display());
+        self.fail(id, Error::new(kind, message).with_retry(Retry::Unknown), now);
+    }
+
+    /// The connection under an exchange is gone before its answer was whole.
+    fn lost(&mut self, id: ExchangeId, why: CloseReason, now: Time) {
+        let Some(x) = self.exchanges.get_mut(&id) else { return };
+        let reused = matches!(x.state, State::Sent { reused: true, .. });
+        if x.call.idempotent && reused && !x.got_head {
+            // A kept connection that the peer had closed meanwhile.
+            x.state = State::Waiting;
+            x.deadline = None;
+            self.waiting.push_front(id);
+            self.serve_waiting(now);
+            return;
+        }
+        if x.got_head {
+            let op = x.op;
+            self.exchanges.remove(&id);
+            self.events.push_back((op, id, NetEvent::End(BodyEnd::Broken)));
+            self.serve_waiting(now);
+            return;
+        }
+        let message =
+            format!("{} after the request had left; it may have been carried out", why.as_str());
+        self.fail(id, Error::new(ErrorKind::Io, message).with_retry(Retry::Unknown), now);
+    }
+
+    fn too_late(&mut self, id: ExchangeId, got_head: bool, now: Time) {
+        let Some(x) = self.exchanges.get(&id) else { return };
+        let (message, retry) = match &x.state {
+            State::Waiting => (
+                format!(
+                    "all {} connections of this client are in use; raise max_connections",
+                    self.settings.max_connections
+                ),
+                Retry::Safe,
+            ),
+            State::Dialling(_) => (
+                format!(
+                    "no connection to {} within {} ms",
+                    self.address.display(),
+                    self.settings.connect_timeout_ms
+                ),
+                Retry::Safe,
+            ),
+            State::Sent { .. } if got_head => (
+                "the answer did not end, or fell silent, within its time limit".to_owned(),
+                Retry::Unknown,
+            ),
+            State::Sent { .. } => (
+                format!(
+                    "{} took the request and did not answer within {} ms",
+                    self.address.display(),
+                    x.call.head_timeout_ms
+                ),
+                Retry::Unknown,
+            ),
+        };
+        let kind = if matches!(x.state, State::Dialling(_)) {
+            ErrorKind::Connect
+        } else {
+            ErrorKind::Timeout
+        };
+        self.fail(id, Error::new(kind, message).with_retry(retry), now);
+    }
+
+    fn fail(&mut self, id: ExchangeId, error: Error, now: Time) {
+        let Some(op) = self.exchanges.get(&id).map(|x| x.op) else { return };
+        self.abort(id, now);
+        self.events.push_back((op, id, NetEvent::Failed(error)));
+    }
+
+    // ---- connections ------------------------------------------------------------------------
+
+    fn close(&mut self, conn: ConnId, abort: bool) {
+        if self.conns.remove(&conn).is_some() {
+            self.effects.push_back(Effect::Close { conn, abort });
+        }
+    }
+
+    fn set_paused(&mut self, conn: ConnId, paused: bool) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        if c.paused != paused {
+            c.paused = paused;
+            let effect =
+                if paused { Effect::PauseRead { conn } } else { Effect::ResumeRead { conn } };
+            self.effects.push_back(effect);
+        }
+    }
+
+    /// Hands out what may be written.
+    fn flush(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        while let Some(front) = c.out.front_mut() {
+            let room = MAX_UNWRITTEN - c.unwritten.min(MAX_UNWRITTEN);
+            if room == 0 {
+                return;
+            }
+            let bytes = front.split_to(room.min(front.len()));
+            if front.is_empty() {
+                c.out.pop_front();
+            }
+            c.unwritten += bytes.len();
+            c.http.written(bytes.len());
+            self.effects.push_back(Effect::Write { conn, bytes });
+        }
+    }
+
+    /// Connections there are or are about to be.
+    fn connections(&self) -> usize {
+        let resolving =
+            |x: &&Exchange| matches!(&x.state, State::Dialling(d) if d.resolving.is_some());
+        self.conns.len() + self.exchanges.values().filter(resolving).count()
+    }
+
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+}
+
+fn internal(error: &Http1Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("a request of our own cannot be written: {error}"))
+}
+
+/// Addresses in turn of their families, beginning with the family that came first (RFC 8305 §4).
+fn alternate(addresses: &[IpAddr], port: u16) -> VecDeque<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(IpAddr::is_ipv6);
+    let (mut a, mut b): (VecDeque<IpAddr>, VecDeque<IpAddr>) =
+        addresses.iter().partition(|ip| ip.is_ipv6() == first_is_v6);
+    let mut out = VecDeque::new();
+    while !a.is_empty() || !b.is_empty() {
+        out.extend(a.pop_front().into_iter().chain(b.pop_front()));
+    }
+    out.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let ip = |t: &str| t.parse::<IpAddr>().unwrap();
+        let order =
+            alternate(&[ip("::1"), ip("::2"), ip("1.1.1.1"), ip("1.1.1.2"), ip("1.1.1.3")], 9);
+        let shown: Vec<String> = order.iter().map(|a| a.ip().to_string()).collect();
+        assert_eq!(shown, ["::1", "1.1.1.1", "::2", "1.1.1.2", "1.1.1.3"]);
+    }
+}

@@ -1,0 +1,504 @@
+//! Operations: one command from its beginning to its one `Finished`.
+
+use super::answer::{Progress, Rest, Rpc};
+use super::command::{Answer, Command, Trace};
+use super::effect::{CallId, OpId};
+use super::net::{ExchangeId, NetEvent};
+use super::send::Turn;
+use super::session::{Core, RestCall, escape_into, session_path};
+use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Step, StepQueue};
+use super::subscribe::Watch;
+use broca_proto::session::display::{self, DisplayEvent};
+use broca_proto::session::event::Event;
+use broca_proto::session::exchange::Item;
+use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::method::{Method, UpdateClientTools};
+use broca_proto::session::rest::{Meta, OpenRequest, Opened, Page};
+use broca_proto::session::tool::Tool;
+use broca_proto::session::turn::Accepted;
+use broca_proto::{Error, ErrorKind, Json, Time};
+
+pub(crate) struct Op {
+    pub(crate) id: OpId,
+    pub(crate) trace: Trace,
+    pub(crate) steps: StepQueue,
+    pub(crate) work: Work,
+    /// An exchange that is not read because steps pile up.
+    paused: Option<ExchangeId>,
+}
+
+/// What an operation is doing.
+pub(crate) enum Work {
+    Begin(Command),
+    Opening(Opening),
+    Turn(Box<Turn>),
+    Watch(Box<Watch>),
+    Asking(Asking),
+    Over,
+}
+
+/// Opening or joining: what the service is, then the session, then the registration.
+pub(crate) struct Opening {
+    join: Option<SessionId>,
+    tools: Vec<Tool>,
+    register: bool,
+    stage: Stage,
+}
+
+enum Stage {
+    Meta(Rest),
+    Post(Rest, Meta),
+    Register(Rpc),
+}
+
+/// One question, one answer.
+pub(crate) struct Asking {
+    question: Question,
+    call: Asked,
+}
+
+enum Asked {
+    Rest(Rest),
+    Rpc(Rpc),
+}
+
+enum Question {
+    History,
+    Participants,
+    Meta,
+    UpdateTools(Vec<Tool>),
+    Close,
+}
+
+impl Op {
+    pub(crate) fn new(id: OpId, command: Command, trace: Trace) -> Self {
+        let work = Work::Begin(command);
+        Self { id, trace, steps: StepQueue::default(), work, paused: None }
+    }
+
+    /// Begins what the command asks for.
+    pub(crate) fn start(&mut self, core: &mut Core, now: Time) {
+        let Work::Begin(command) = std::mem::replace(&mut self.work, Work::Over) else { return };
+        let session = core.session.as_ref().map(|s| session_path(&s.info.id)).unwrap_or_default();
+        let ask_rest = |core: &mut Core, question: Question, call: RestCall, op: &Self| {
+            let rest = core.rest(op.id, call, &op.trace, now);
+            Work::Asking(Asking { question, call: Asked::Rest(rest) })
+        };
+        self.work = match command {
+            Command::Open { tools } => self.opening(core, None, tools, true, now),
+            Command::Join { session_id, tools } => {
+                self.opening(core, Some(session_id), tools, true, now)
+            }
+            Command::Observe { session_id } => {
+                self.opening(core, Some(session_id), Vec::new(), false, now)
+            }
+            Command::Send { message } => Work::Turn(Box::new(Turn::begin(
+                self.id,
+                message,
+                core,
+                &mut self.steps,
+                &self.trace,
+                now,
+            ))),
+            Command::Subscribe { from } => Work::Watch(Box::new(Watch::begin(
+                self.id,
+                from,
+                core,
+                &mut self.steps,
+                &self.trace,
+                now,
+            ))),
+            Command::History { cursor, limit } => {
+                let mut path = format!("{session}/events?");
+                if let Some(cursor) = &cursor {
+                    path.push_str("cursor=");
+                    escape_into(&mut path, cursor);
+                    path.push('&');
+                }
+                if let Some(limit) = limit {
+                    path.push_str(&format!("limit={limit}"));
+                }
+                let path = path.trim_end_matches(['?', '&']);
+                ask_rest(
+                    core,
+                    Question::History,
+                    RestCall::new("GET", path).with_session_key(),
+                    self,
+                )
+            }
+            Command::Participants => {
+                let call = RestCall::new("GET", format!("{session}/participants"));
+                ask_rest(core, Question::Participants, call.with_session_key(), self)
+            }
+            Command::Meta => {
+                ask_rest(core, Question::Meta, RestCall::new("GET", "/api/v1/meta"), self)
+            }
+            Command::Close => {
+                let call = RestCall::new("DELETE", session);
+                ask_rest(core, Question::Close, call.with_session_key(), self)
+            }
+            Command::UpdateTools { tools } => {
+                let declarations = tools.iter().map(|t| t.declaration.clone()).collect();
+                match Json::encode(&UpdateClientTools { tools: declarations }) {
+                    Ok(params) => {
+                        let rpc = core.rpc(
+                            self.id,
+                            &Method::UpdateClientTools,
+                            &params,
+                            &self.trace,
+                            now,
+                        );
+                        Work::Asking(Asking {
+                            question: Question::UpdateTools(tools),
+                            call: Asked::Rpc(rpc),
+                        })
+                    }
+                    Err(e) => {
+                        let error = Error::new(ErrorKind::InvalidArgument, e.to_string());
+                        self.finish_with(core, Err(error), now);
+                        Work::Over
+                    }
+                }
+            }
+        };
+        self.after(core, now);
+    }
+
+    /// An event of one of this operation's exchanges.
+    #[inline]
+    pub(crate) fn network(
+        &mut self,
+        core: &mut Core,
+        exchange: ExchangeId,
+        event: NetEvent,
+        now: Time,
+    ) {
+        match &mut self.work {
+            Work::Turn(turn) => {
+                turn.network(exchange, event, core, &mut self.steps, &self.trace, now);
+            }
+            Work::Watch(watch) => {
+                watch.network(exchange, event, core, &mut self.steps, &self.trace, now);
+            }
+            Work::Opening(_) => self.opening_network(core, exchange, event, now),
+            Work::Asking(_) => self.asking_network(core, exchange, event, now),
+            Work::Begin(_) | Work::Over => core.net.abort(exchange, now),
+        }
+        if !self.steps.is_finished()
+            && self.paused.is_none()
+            && self.steps.bytes() > core.config.step_buffer_bytes
+        {
+            self.paused = Some(exchange);
+            core.net.pause(exchange, true);
+        }
+        self.after(core, now);
+    }
+
+    /// The application has taken steps: reading goes on when few enough wait.
+    pub(crate) fn relieve(&mut self, core: &mut Core) {
+        if self.paused.is_some() && self.steps.bytes() <= core.config.step_buffer_bytes / 2 {
+            if let Some(exchange) = self.paused.take() {
+                core.net.pause(exchange, false);
+            }
+        }
+    }
+
+    pub(crate) fn timeout(&mut self, core: &mut Core, now: Time) {
+        match &mut self.work {
+            Work::Turn(turn) => turn.timeout(core, &mut self.steps, &self.trace, now),
+            Work::Watch(watch) => watch.timeout(core, &mut self.steps, &self.trace, now),
+            _ => {}
+        }
+        self.after(core, now);
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        match &self.work {
+            Work::Turn(turn) => turn.poll_timeout(),
+            Work::Watch(watch) => watch.poll_timeout(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, core: &mut Core, now: Time) {
+        match &mut self.work {
+            Work::Turn(turn) => turn.cancel(core, &mut self.steps, &self.trace, now),
+            Work::Over => {}
+            _ => {
+                let error = Error::new(ErrorKind::Cancelled, "cancelled by the application");
+                self.finish_with(core, Err(error), now);
+            }
+        }
+        self.after(core, now);
+    }
+
+    pub(crate) fn answer(
+        &mut self,
+        core: &mut Core,
+        call: CallId,
+        answer: Answer,
+        now: Time,
+    ) -> Result<Accepted, Error> {
+        let accepted = match &mut self.work {
+            Work::Turn(turn) => turn.answer(call, answer, core, &mut self.steps, &self.trace, now),
+            _ => Ok(Accepted::TooLate),
+        };
+        self.after(core, now);
+        accepted
+    }
+
+    /// Ends the operation now, whatever it was doing.
+    pub(crate) fn finish_with(
+        &mut self,
+        core: &mut Core,
+        outcome: Result<Outcome, Error>,
+        now: Time,
+    ) {
+        match std::mem::replace(&mut self.work, Work::Over) {
+            Work::Opening(opening) => {
+                core.session = None;
+                core.opening_failed();
+                let exchange = match &opening.stage {
+                    Stage::Meta(rest) | Stage::Post(rest, _) => rest.exchange,
+                    Stage::Register(rpc) => rpc.exchange,
+                };
+                core.net.abort(exchange, now);
+            }
+            Work::Asking(asking) => {
+                let exchange = match &asking.call {
+                    Asked::Rest(rest) => rest.exchange,
+                    Asked::Rpc(rpc) => rpc.exchange,
+                };
+                core.net.abort(exchange, now);
+            }
+            Work::Turn(mut turn) => turn.drop_now(core, now),
+            Work::Watch(mut watch) => watch.drop_now(core, now),
+            Work::Begin(_) | Work::Over => {}
+        }
+        self.steps.push(Step::Finished(outcome));
+    }
+
+    /// Bookkeeping once an operation is finished.
+    fn after(&mut self, core: &mut Core, _now: Time) {
+        if self.steps.is_finished() && !matches!(self.work, Work::Over) {
+            self.work = Work::Over;
+            core.forget_questions(self.id);
+            self.paused = None;
+        }
+    }
+
+    // ---- opening ----------------------------------------------------------------------------
+
+    fn opening(
+        &self,
+        core: &mut Core,
+        join: Option<SessionId>,
+        tools: Vec<Tool>,
+        register: bool,
+        now: Time,
+    ) -> Work {
+        let meta = core.rest(self.id, RestCall::new("GET", "/api/v1/meta"), &self.trace, now);
+        Work::Opening(Opening { join, tools, register, stage: Stage::Meta(meta) })
+    }
+
+    fn opening_network(
+        &mut self,
+        core: &mut Core,
+        exchange: ExchangeId,
+        event: NetEvent,
+        now: Time,
+    ) {
+        let Work::Opening(opening) = &mut self.work else { return };
+        let service = core.net.address();
+        let done = match &mut opening.stage {
+            Stage::Meta(rest) if rest.exchange == exchange => match rest.take(event, &service) {
+                None => return,
+                Some(answer) => {
+                    answer.and_then(|json| read_meta(&json, &service)).and_then(|meta| {
+                        let declarations =
+                            opening.tools.iter().map(|t| t.declaration.clone()).collect();
+                        let body = OpenRequest {
+                            client_version: core.config.client_version.clone(),
+                            tools: declarations,
+                            ..OpenRequest::default()
+                        };
+                        let body = Json::encode(&body)
+                            .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
+                        let path = match &opening.join {
+                            Some(id) => format!("{}/join", session_path(id)),
+                            None => "/api/v1/sessions".to_owned(),
+                        };
+                        let call = RestCall::new("POST", path).with_client_key().with_body(body);
+                        let rest = core.rest(self.id, call, &self.trace, now);
+                        opening.stage = Stage::Post(rest, meta);
+                        Ok(None)
+                    })
+                }
+            },
+            Stage::Post(rest, meta) if rest.exchange == exchange => {
+                match rest.take(event, &service) {
+                    None => return,
+                    Some(answer) => {
+                        let meta = std::mem::take(meta);
+                        let opened = answer.and_then(|json| {
+                            Opened::read(&json).map_err(|e| {
+                                let message = format!("{service} answered without a session: {e}");
+                                Error::new(ErrorKind::NotBroca, message)
+                            })
+                        });
+                        opened.map(|opened| {
+                            core.begin_session(opened, meta, std::mem::take(&mut opening.tools));
+                            if !opening.register {
+                                return Some(());
+                            }
+                            let params = Json::empty_object();
+                            let rpc = core.rpc(
+                                self.id,
+                                &Method::RegisterDriver,
+                                &params,
+                                &self.trace,
+                                now,
+                            );
+                            opening.stage = Stage::Register(rpc);
+                            None
+                        })
+                    }
+                }
+            }
+            Stage::Register(rpc) if rpc.exchange == exchange => {
+                match rpc.take(event, &service, |_| ()) {
+                    Progress::Going => return,
+                    Progress::Answered => {
+                        core.linger(exchange, now);
+                        return;
+                    }
+                    Progress::Over(answer) => answer.map(|_| Some(())),
+                }
+            }
+            _ => return,
+        };
+        match done {
+            Ok(None) => {}
+            Ok(Some(())) => {
+                let info = core.session_info().map(|info| Outcome::Opened {
+                    session_id: info.id.clone(),
+                    profile: info.profile.clone(),
+                });
+                let lost = || Error::new(ErrorKind::Internal, "the session is gone");
+                self.steps.push(Step::Finished(info.ok_or_else(lost)));
+            }
+            Err(error) => self.finish_with(core, Err(error), now),
+        }
+    }
+
+    // ---- questions --------------------------------------------------------------------------
+
+    fn asking_network(
+        &mut self,
+        core: &mut Core,
+        exchange: ExchangeId,
+        event: NetEvent,
+        now: Time,
+    ) {
+        let Work::Asking(asking) = &mut self.work else { return };
+        let service = core.net.address();
+        let answer = match &mut asking.call {
+            Asked::Rest(rest) if rest.exchange == exchange => match rest.take(event, &service) {
+                Some(answer) => answer,
+                None => return,
+            },
+            Asked::Rpc(rpc) if rpc.exchange == exchange => {
+                match rpc.take(event, &service, |_| ()) {
+                    Progress::Over(answer) => answer,
+                    Progress::Answered => {
+                        core.linger(exchange, now);
+                        return;
+                    }
+                    Progress::Going => return,
+                }
+            }
+            _ => return,
+        };
+        let outcome = match (&mut asking.question, answer) {
+            (Question::Close, Err(error)) if error.is(ErrorKind::SessionClosed) => {
+                Ok(Outcome::Closed)
+            }
+            (Question::Close, Ok(_)) => Ok(Outcome::Closed),
+            (_, Err(error)) => Err(error),
+            (Question::History, Ok(json)) => read_page(&json).map(Outcome::Page),
+            (Question::Participants, Ok(json)) => {
+                json.decode().map(Outcome::Participants).map_err(|e| malformed(&e))
+            }
+            (Question::Meta, Ok(json)) => read_meta(&json, &service).map(Outcome::Meta),
+            (Question::UpdateTools(tools), Ok(_)) => {
+                if let Some(session) = &mut core.session {
+                    session.tools = std::mem::take(tools);
+                }
+                Ok(Outcome::Updated)
+            }
+        };
+        self.finish_with(core, outcome, now);
+    }
+}
+
+fn malformed(e: &broca_proto::json::JsonError) -> Error {
+    Error::new(ErrorKind::Malformed, format!("the service's answer cannot be read: {e}"))
+}
+
+fn read_meta(json: &Json, service: &str) -> Result<Meta, Error> {
+    let meta: Result<Meta, _> = json.decode();
+    meta.ok().filter(|meta| meta.api_versions.iter().any(|v| v == "v1")).ok_or_else(|| {
+        let message = format!(
+            "{service} answered, but not as a session service of API v1; check the address"
+        );
+        Error::new(ErrorKind::NotBroca, message)
+    })
+}
+
+fn read_page(json: &Json) -> Result<HistoryPage, Error> {
+    let page: Page = json.decode().map_err(|e| malformed(&e))?;
+    let events: Result<Vec<Event>, _> =
+        page.items.into_iter().map(|item| Event::parse(&item.into_bytes())).collect();
+    Ok(HistoryPage { events: events.map_err(|e| malformed(&e))?, next: page.next_cursor })
+}
+
+/// Hands an item of a stream that is no event to the application.
+pub(crate) fn show(
+    item: Item,
+    steps: &mut StepQueue,
+    delta_limit: usize,
+    after: impl Fn() -> Cursor,
+) {
+    match item {
+        Item::Notification { method, params, raw } if method == display::METHOD => {
+            let (kind, link, text) = match DisplayEvent::read(&params) {
+                DisplayEvent::TextDelta { message_id, delta } => {
+                    (DeltaKind::Text, message_id, delta)
+                }
+                DisplayEvent::ReasoningDelta { message_id, delta } => {
+                    (DeltaKind::Reasoning, message_id, delta)
+                }
+                DisplayEvent::ToolInputDelta { tool_call_id, delta } => {
+                    (DeltaKind::ToolInput, tool_call_id, delta)
+                }
+                DisplayEvent::Gap { dropped } => {
+                    steps.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
+                    return;
+                }
+                DisplayEvent::Reset => (DeltaKind::Reset, String::new(), String::new()),
+                _ => {
+                    steps.push(Step::Notification { method, raw });
+                    return;
+                }
+            };
+            steps.push_delta(Delta { kind, link, text }, delta_limit, after);
+        }
+        Item::Notification { method, raw, .. } => steps.push(Step::Notification { method, raw }),
+        Item::Oversized { bytes, limit } => {
+            steps.push(Step::Gap(Gap { lost: Lost::Line { bytes, limit }, after: after() }));
+        }
+        Item::Warning(warning) => steps.push(Step::Warning(warning)),
+        Item::Event(event) => steps.push(Step::Event(event)),
+        _ => {}
+    }
+}

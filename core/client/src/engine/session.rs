@@ -1,0 +1,370 @@
+//! What the operations of one engine share: configuration, network, the session and its numbers.
+
+use super::address::{Address, Proxy};
+use super::answer::{Rest, Rpc};
+use super::command::{Command, Trace};
+use super::config::Config;
+use super::effect::{CallId, LogLevel, LogRecord, OpId};
+use super::net::{Call, ExchangeId, Net};
+use broca_proto::session::content::Block;
+use broca_proto::session::feature::{self, Features};
+use broca_proto::session::ids::SessionId;
+use broca_proto::session::method::Method;
+use broca_proto::session::rest::{Meta, Opened};
+use broca_proto::session::rpc;
+use broca_proto::session::tool::Tool;
+use broca_proto::session::turn::{Accepted, CallLimits};
+use broca_proto::{Error, ErrorKind, Json, Secret, Time};
+use bytes::Bytes;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Log records that wait; older ones are dropped.
+const MAX_LOG_RECORDS: usize = 256;
+
+/// A session as the application sees it.
+#[derive(Debug, Clone)]
+pub struct SessionInfo {
+    /// The session.
+    pub id: SessionId,
+    /// The profile as the service shows it, raw.
+    pub profile: Json,
+    /// The features in use.
+    pub features: Features,
+    /// The service's own words about itself.
+    pub meta: Meta,
+}
+
+pub(crate) struct OpenSession {
+    pub(crate) info: SessionInfo,
+    pub(crate) key: Secret,
+    pub(crate) tools: Vec<Tool>,
+    /// Results of a cancelled turn that lead the next message (a service without `session.cancel`).
+    pub(crate) kept_results: Vec<Block>,
+}
+
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) net: Net,
+    pub(crate) wall_now_ms: u64,
+    pub(crate) session: Option<OpenSession>,
+    pub(crate) log: VecDeque<LogRecord>,
+    opening: bool,
+    closed: bool,
+    random: u64,
+    next_rpc_id: u64,
+    next_call: u64,
+    asked: BTreeMap<CallId, OpId>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        address: Address,
+        proxy: Option<Proxy>,
+        seed: u64,
+        wall_now_ms: u64,
+    ) -> Self {
+        let net = Net::new(address, proxy, &config);
+        Self {
+            config,
+            net,
+            wall_now_ms,
+            session: None,
+            log: VecDeque::new(),
+            opening: false,
+            closed: false,
+            random: seed,
+            next_rpc_id: 1,
+            next_call: 1,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Whether this command may begin now.
+    pub(crate) fn admit(&mut self, command: &Command) -> Result<(), Error> {
+        let usage = |message: &str| Err(Error::new(ErrorKind::Usage, message));
+        let opens = matches!(
+            command,
+            Command::Open { .. } | Command::Join { .. } | Command::Observe { .. }
+        );
+        if self.closed {
+            return Err(Error::new(ErrorKind::Closed, "this session was closed; open a new one"));
+        }
+        match command {
+            _ if opens && (self.opening || self.session.is_some()) => {
+                return usage("this client has a session already; one client holds one session");
+            }
+            Command::Meta => {}
+            _ if !opens && self.session.is_none() => {
+                return usage("no session is open yet; open or join one first");
+            }
+            Command::Close => self.closed = true,
+            _ => {}
+        }
+        if let Command::Open { tools }
+        | Command::Join { tools, .. }
+        | Command::UpdateTools { tools } = command
+        {
+            check_tools(tools)?;
+        }
+        self.opening |= opens;
+        Ok(())
+    }
+
+    /// An open did not succeed: another one may be tried.
+    pub(crate) fn opening_failed(&mut self) {
+        self.opening = false;
+    }
+
+    /// A session is open.
+    pub(crate) fn begin_session(&mut self, opened: Opened, meta: Meta, tools: Vec<Tool>) {
+        let announced = Features::parse(meta.features.iter().map(String::as_str));
+        self.session = Some(OpenSession {
+            info: SessionInfo {
+                id: opened.session_id,
+                profile: opened.profile,
+                features: self.config.features.and(announced),
+                meta,
+            },
+            key: opened.session_key,
+            tools,
+            kept_results: Vec::new(),
+        });
+    }
+
+    pub(crate) fn session_info(&self) -> Option<&SessionInfo> {
+        self.session.as_ref().map(|session| &session.info)
+    }
+
+    /// The features in use; none before a session is open.
+    pub(crate) fn features(&self) -> Features {
+        self.session.as_ref().map_or(Features::NONE, |session| session.info.features)
+    }
+
+    /// How calls are run, with what the service says about its pauses.
+    pub(crate) fn call_limits(&self) -> CallLimits {
+        let announced = self.session.as_ref().and_then(|s| s.info.meta.limits);
+        let pause_ms = announced.and_then(|l| l.turn_timeout_ms);
+        CallLimits { pause_ms: pause_ms.unwrap_or(self.config.calls.pause_ms), ..self.config.calls }
+    }
+
+    /// A REST call. `key` is the client key unless the session's is wanted.
+    pub(crate) fn rest(&mut self, op: OpId, request: RestCall, trace: &Trace, now: Time) -> Rest {
+        let key = match (&self.session, request.session_key) {
+            (Some(session), true) => Some(session.key.clone()),
+            _ => request.client_key.then(|| self.config.client_key.clone()),
+        };
+        let mut headers = trace_headers(trace);
+        if !request.body.is_empty() {
+            headers.push(("Content-Type", "application/json".to_owned()));
+        }
+        self.feature_header(&mut headers);
+        let call = Call {
+            method: request.method,
+            path: request.path,
+            key,
+            headers,
+            body: request.body,
+            idempotent: request.method == "GET",
+            urgent: false,
+            head_timeout_ms: self.config.head_timeout_ms,
+            whole_timeout_ms: Some(self.config.rest_timeout_ms),
+            silence_timeout_ms: None,
+        };
+        let exchange = self.net.start(op, call, now);
+        Rest::new(exchange, self.config.max_answer_bytes)
+    }
+
+    /// A call of `/rpc` in the open session.
+    pub(crate) fn rpc(
+        &mut self,
+        op: OpId,
+        method: &Method,
+        params: &Json,
+        trace: &Trace,
+        now: Time,
+    ) -> Rpc {
+        let id = Json::integer(i64::try_from(self.next_rpc_id).unwrap_or(i64::MAX));
+        self.next_rpc_id += 1;
+        let mut headers = trace_headers(trace);
+        headers.push(("Content-Type", "application/json".to_owned()));
+        self.feature_header(&mut headers);
+        let (path, key) = match &self.session {
+            Some(s) => (format!("{}/rpc", session_path(&s.info.id)), Some(s.key.clone())),
+            None => ("/api/v1/sessions/-/rpc".to_owned(), None),
+        };
+        let streams = matches!(method, Method::SendMessage | Method::Subscribe);
+        let call = Call {
+            method: "POST",
+            path,
+            key,
+            headers,
+            body: rpc::request(&id, method.as_str(), params),
+            idempotent: false,
+            urgent: *method == Method::Cancel,
+            head_timeout_ms: self.config.head_timeout_ms,
+            whole_timeout_ms: (!streams).then_some(self.config.rest_timeout_ms),
+            silence_timeout_ms: if streams { self.config.silence_timeout_ms } else { None },
+        };
+        let exchange = self.net.start(op, call, now);
+        Rpc::new(exchange, id, self.config.max_line_bytes)
+    }
+
+    fn feature_header(&self, headers: &mut Vec<(&'static str, String)>) {
+        let words = self.features().words();
+        if !words.is_empty() {
+            headers.push((feature::HEADER, words.join(", ")));
+        }
+    }
+
+    /// The terminal line of a call is there: its connection gets a moment to end the body.
+    pub(crate) fn linger(&mut self, exchange: ExchangeId, now: Time) {
+        const LINGER_MS: u64 = 500;
+        self.net.linger(exchange, now.plus(LINGER_MS));
+    }
+
+    /// A number for a new question of `op`.
+    pub(crate) fn ask(&mut self, op: OpId) -> CallId {
+        let call = CallId(self.next_call);
+        self.next_call += 1;
+        self.asked.insert(call, op);
+        call
+    }
+
+    /// Whose question it is.
+    pub(crate) fn asked(&self, call: CallId) -> Option<OpId> {
+        self.asked.get(&call).copied()
+    }
+
+    /// The questions of an operation are over.
+    pub(crate) fn forget_questions(&mut self, op: OpId) {
+        self.asked.retain(|_, asker| *asker != op);
+    }
+
+    /// An answer to no open question: late if it was ever asked.
+    pub(crate) fn unknown_call(&self, call: CallId) -> Result<Accepted, Error> {
+        if call.0 < self.next_call {
+            return Ok(Accepted::TooLate);
+        }
+        Err(Error::new(ErrorKind::Usage, "nothing with this number was ever asked"))
+    }
+
+    /// The next random number (SplitMix64).
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn log(&mut self, level: LogLevel, message: String) {
+        if self.log.len() >= MAX_LOG_RECORDS {
+            self.log.pop_front();
+        }
+        self.log.push_back(LogRecord { level, message });
+    }
+}
+
+/// A REST call to make.
+pub(crate) struct RestCall {
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) body: Bytes,
+    pub(crate) client_key: bool,
+    pub(crate) session_key: bool,
+}
+
+impl RestCall {
+    /// A call without a body.
+    pub(crate) fn new(method: &'static str, path: impl Into<String>) -> Self {
+        Self {
+            method,
+            path: path.into(),
+            body: Bytes::new(),
+            client_key: false,
+            session_key: false,
+        }
+    }
+
+    pub(crate) fn with_client_key(mut self) -> Self {
+        self.client_key = true;
+        self
+    }
+
+    pub(crate) fn with_session_key(mut self) -> Self {
+        self.session_key = true;
+        self
+    }
+
+    pub(crate) fn with_body(mut self, body: Json) -> Self {
+        self.body = body.into_bytes();
+        self
+    }
+}
+
+/// The path of a session. Ids are opaque, so anything unusual in one is escaped.
+pub(crate) fn session_path(id: &SessionId) -> String {
+    let mut path = String::from("/api/v1/sessions/");
+    escape_into(&mut path, id.as_str());
+    path
+}
+
+/// Percent-encodes everything but unreserved characters (RFC 3986 §2.3).
+pub(crate) fn escape_into(out: &mut String, text: &str) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            out.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                out.push(char::from(b"0123456789ABCDEF"[usize::from(digit)]));
+            }
+        }
+    }
+}
+
+fn trace_headers(trace: &Trace) -> Vec<(&'static str, String)> {
+    let parent = trace.traceparent.iter().map(|value| ("traceparent", value.clone()));
+    let state = trace.tracestate.iter().map(|value| ("tracestate", value.clone()));
+    parent.chain(state).collect()
+}
+
+fn check_tools(tools: &[Tool]) -> Result<(), Error> {
+    let bad = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+    let mut names: Vec<&str> = Vec::new();
+    for tool in tools {
+        let name = tool.name();
+        if name.trim().is_empty() {
+            return bad("a tool has no name".to_owned());
+        }
+        if names.contains(&name) {
+            return bad(format!("two tools are named \"{name}\""));
+        }
+        if !tool.declaration.input_schema.is_object() {
+            return bad(format!("the input schema of \"{name}\" is no JSON object"));
+        }
+        names.push(name);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_cannot_leave_their_place_in_a_path() {
+        assert_eq!(session_path(&"ses_01".into()), "/api/v1/sessions/ses_01");
+        assert_eq!(session_path(&"../x?y".into()), "/api/v1/sessions/..%2Fx%3Fy");
+    }
+
+    #[test]
+    fn tools_that_cannot_be_declared_are_refused() {
+        let tool = |name: &str| Tool::new(name, "", Json::empty_object());
+        assert!(check_tools(&[tool("a"), tool("b")]).is_ok());
+        assert!(check_tools(&[tool("a"), tool("a")]).is_err());
+        assert!(check_tools(&[tool(" ")]).is_err());
+        assert!(check_tools(&[Tool::new("a", "", Json::null())]).is_err());
+    }
+}

@@ -1,0 +1,326 @@
+//! What an application gets from the engine, one operation at a time.
+
+use super::CallId;
+use broca_proto::session::content::Message;
+use broca_proto::session::event::Event;
+use broca_proto::session::exchange::{Warning, WarningClass};
+use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::payload::TokenUsage;
+use broca_proto::session::rest::{Meta, Participants};
+use broca_proto::{Error, Json};
+use std::collections::VecDeque;
+
+/// One step of an operation.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Step {
+    /// Something the session logged. Its id is the cursor after it.
+    Event(Event),
+    /// A notification this version does not know, with its raw JSON.
+    Notification {
+        /// The method.
+        method: String,
+        /// The whole line.
+        raw: Json,
+    },
+    /// A piece of the display lane: lossy by contract.
+    Delta(Delta),
+    /// Something was lost.
+    Gap(Gap),
+    /// Run this tool and answer with [`Answer::Complete`](super::Answer::Complete) or [`Answer::Fail`](super::Answer::Fail).
+    ToolCall(ToolCall),
+    /// Stop this call if you can; its answer no longer counts.
+    ToolCancel {
+        /// The call.
+        call: CallId,
+    },
+    /// Somebody has to allow this call first.
+    Approval(ToolCall),
+    /// The question no longer matters.
+    ApprovalWithdrawn {
+        /// The question.
+        call: CallId,
+    },
+    /// Where the operation stands.
+    Status(Status),
+    /// Something odd that does not end the stream.
+    Warning(Warning),
+    /// The message about to leave; answer with [`Answer::Send`](super::Answer::Send). Only with `Config::hooks`.
+    Sending {
+        /// Names the question.
+        call: CallId,
+        /// Which round of the turn, from 0.
+        round: u32,
+        /// The message.
+        message: Message,
+    },
+    /// The answer to a message. Only with `Config::hooks`.
+    Received {
+        /// Which round of the turn, from 0.
+        round: u32,
+        /// The assistant's message.
+        message: Message,
+    },
+    /// The turn is done.
+    Done(Box<Reply>),
+    /// The operation is over; nothing follows.
+    Finished(Result<Outcome, Error>),
+}
+
+impl Step {
+    /// About how many bytes the step holds, for bounding what waits.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        const OVERHEAD: usize = 128;
+        OVERHEAD
+            + match self {
+                Self::Event(event) => event.bytes(),
+                Self::Notification { raw, .. } => raw.as_bytes().len(),
+                Self::Delta(delta) => delta.text.len() + delta.link.len(),
+                Self::ToolCall(call) | Self::Approval(call) => call.input.as_bytes().len(),
+                _ => 0,
+            }
+    }
+}
+
+/// A piece of text that is being produced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delta {
+    /// Of what.
+    pub kind: DeltaKind,
+    /// The message or, for tool input, the call it belongs to.
+    pub link: String,
+    /// The piece.
+    pub text: String,
+}
+
+/// What a delta is a piece of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeltaKind {
+    /// The answer.
+    Text,
+    /// The model's reasoning.
+    Reasoning,
+    /// The arguments of a tool call, as JSON text.
+    ToolInput,
+    /// Everything partial shown so far is void: the attempt failed or was replaced.
+    Reset,
+}
+
+/// Something was lost, visibly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// What, and how much.
+    pub lost: Lost,
+    /// After which event.
+    pub after: Cursor,
+}
+
+/// What a gap has swallowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Display pieces; the assembled message comes whole.
+    Deltas(u64),
+    /// One line longer than the limit.
+    Line {
+        /// Its bytes.
+        bytes: u64,
+        /// The limit in force: raise `max_line_bytes`.
+        limit: usize,
+    },
+    /// The service does not know the cursor; it begins again at the start of its log.
+    Cursor(Cursor),
+}
+
+/// A tool call for the application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Names the answer.
+    pub call: CallId,
+    /// The call's id in the conversation.
+    pub tool_use_id: String,
+    /// The tool.
+    pub name: String,
+    /// The arguments, exactly as the model wrote them (or narrowed by an approval).
+    pub input: Json,
+    /// The same for every attempt at this call, in every process and language: hand it to whatever
+    /// must not happen twice.
+    pub idempotency_key: String,
+}
+
+/// Where an operation stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// Waiting behind another turn of this engine.
+    Queued,
+    /// The request has left.
+    Sent,
+    /// The stream is open.
+    Connected,
+    /// The stream was lost and is taken up again.
+    Reconnecting {
+        /// How long until the next try, in milliseconds.
+        delay_ms: u64,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What a turn came to.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The assistant's last message.
+    pub message: Message,
+    /// Tokens of all rounds, when the provider counted them.
+    pub usage: Option<TokenUsage>,
+    /// Requests it took.
+    pub rounds: u32,
+    /// `result.events` of each round, raw arrays.
+    pub events: Vec<Json>,
+}
+
+impl Reply {
+    /// The text of the answer.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.message.text()
+    }
+
+    /// The events of the turn, decoded; one that cannot be read is left out.
+    #[must_use]
+    pub fn turn_events(&self) -> Vec<Event> {
+        let all = self.events.iter().filter_map(Json::elements).flatten();
+        all.filter_map(|json| Event::parse(&json.into_bytes()).ok()).collect()
+    }
+}
+
+/// What an operation came to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// To `Open`, `Join` and `Observe`.
+    Opened {
+        /// The session.
+        session_id: SessionId,
+        /// The profile as the service shows it, raw.
+        profile: Json,
+    },
+    /// To `Send`: the reply came as [`Step::Done`].
+    Replied,
+    /// To `Subscribe`: the session is over.
+    Ended,
+    /// To `History`.
+    Page(HistoryPage),
+    /// To `Participants`.
+    Participants(Participants),
+    /// To `Meta`.
+    Meta(Meta),
+    /// To `UpdateTools`.
+    Updated,
+    /// To `Close`.
+    Closed,
+}
+
+/// A page of the log.
+#[derive(Debug, Clone)]
+pub struct HistoryPage {
+    /// Events, oldest first.
+    pub events: Vec<Event>,
+    /// Where the next page begins; nothing at the end.
+    pub next: Option<String>,
+}
+
+/// Steps of one operation that wait for the application.
+#[derive(Debug, Default)]
+pub(crate) struct StepQueue {
+    steps: VecDeque<Step>,
+    bytes: usize,
+    /// Deltas that wait, and deltas that were dropped since the last one was queued.
+    deltas: usize,
+    /// The application has been told that steps wait, and has not taken them all since.
+    announced: bool,
+    finished: bool,
+}
+
+impl StepQueue {
+    /// Adds a step. Nothing is added after `Finished`.
+    pub(crate) fn push(&mut self, step: Step) {
+        if self.finished {
+            return;
+        }
+        self.finished = matches!(step, Step::Finished(_));
+        self.deltas += usize::from(matches!(step, Step::Delta(_)));
+        self.bytes += step.bytes();
+        self.steps.push_back(step);
+    }
+
+    /// Adds a delta, or sheds all deltas that wait when there are too many bytes: they become one gap.
+    pub(crate) fn push_delta(
+        &mut self,
+        delta: Delta,
+        limit: usize,
+        after: impl FnOnce() -> Cursor,
+    ) {
+        if self.bytes <= limit || self.deltas == 0 {
+            self.push(Step::Delta(delta));
+            return;
+        }
+        let mut dropped = 1; // the new one
+        let mut kept = VecDeque::with_capacity(self.steps.len());
+        for step in self.steps.drain(..) {
+            match step {
+                Step::Delta(_) => dropped += 1,
+                Step::Gap(Gap { lost: Lost::Deltas(n), .. }) => dropped += n,
+                other => kept.push_back(other),
+            }
+        }
+        self.steps = kept;
+        self.bytes = self.steps.iter().map(Step::bytes).sum();
+        self.deltas = 0;
+        self.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
+    }
+
+    /// Takes steps of about `max_bytes`, at least one if any waits.
+    pub(crate) fn take(&mut self, max_bytes: usize, out: &mut Vec<Step>) {
+        let mut taken = 0;
+        while taken < max_bytes.max(1) {
+            let Some(step) = self.steps.pop_front() else { break };
+            taken += step.bytes();
+            self.deltas -= usize::from(matches!(step, Step::Delta(_)));
+            out.push(step);
+        }
+        self.bytes -= taken.min(self.bytes);
+        if self.steps.is_empty() {
+            self.bytes = 0;
+            self.announced = false;
+        }
+    }
+
+    /// Whether steps wait that the application was not told about; counts as told from now on.
+    pub(crate) fn announce(&mut self) -> bool {
+        let news = !self.steps.is_empty() && !self.announced;
+        self.announced |= news;
+        news
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether everything, `Finished` included, was taken.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.finished && self.steps.is_empty()
+    }
+}
+
+/// A warning step.
+pub(crate) fn warning(class: WarningClass, message: impl Into<String>) -> Step {
+    Step::Warning(Warning { class, message: message.into() })
+}

@@ -1,0 +1,162 @@
+//! Watching a session over any number of connections.
+
+use super::answer::{Progress, Rpc};
+use super::command::Trace;
+use super::effect::{LogLevel, OpId};
+use super::net::{ExchangeId, NetEvent};
+use super::ops::show;
+use super::session::Core;
+use super::step::{Gap, Lost, Outcome, Status, Step, StepQueue};
+use broca_proto::session::exchange::Item;
+use broca_proto::session::ids::Cursor;
+use broca_proto::session::method::{Method, Subscribe};
+use broca_proto::session::subscription::{self, Delivery, Subscription, Want};
+use broca_proto::{ErrorKind, Json, Time};
+
+pub(crate) struct Watch {
+    op: OpId,
+    subscription: Subscription,
+    stream: Option<Rpc>,
+    connected: bool,
+}
+
+impl Watch {
+    pub(crate) fn begin(
+        op: OpId,
+        from: Option<Cursor>,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) -> Self {
+        let subscription = Subscription::new(from, core.config.reconnect);
+        let mut watch = Self { op, subscription, stream: None, connected: false };
+        watch.advance(core, steps, trace, now);
+        watch
+    }
+
+    #[inline]
+    pub(crate) fn network(
+        &mut self,
+        exchange: ExchangeId,
+        event: NetEvent,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
+        let Some(stream) = self.stream.as_mut().filter(|s| s.exchange == exchange) else { return };
+        if let (NetEvent::Head(head), false) = (&event, self.connected) {
+            if head.status() == 200 {
+                self.connected = true;
+                steps.push(Step::Status(Status::Connected));
+            }
+        }
+        let failed_to_connect = matches!(event, NetEvent::Failed(_));
+        let subscription = &mut self.subscription;
+        let delta_limit = core.config.delta_buffer_bytes;
+        let progress = stream.take(event, "the service", |item| match item {
+            Item::Event(event) => {
+                if subscription.event(&event, now) == Delivery::Deliver {
+                    steps.push(Step::Event(event));
+                }
+            }
+            other => {
+                let cursor = subscription.cursor();
+                show(other, steps, delta_limit, || cursor.clone());
+            }
+        });
+        let lost = match progress {
+            Progress::Going => return,
+            Progress::Answered => {
+                core.linger(exchange, now);
+                return;
+            }
+            // A terminal result means that somebody unsubscribed; the session itself goes on.
+            Progress::Over(Ok(_)) => subscription::Lost::Ended,
+            Progress::Over(Err(error)) => {
+                let clean = error.kind() == ErrorKind::StreamEndedEarly && !failed_to_connect;
+                if clean && !error.message().contains("broke") {
+                    subscription::Lost::Ended
+                } else {
+                    subscription::Lost::Failed(error)
+                }
+            }
+        };
+        self.lost(lost, core, steps, trace, now);
+    }
+
+    pub(crate) fn timeout(
+        &mut self,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.advance(core, steps, trace, now);
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.subscription.poll_timeout()
+    }
+
+    pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
+        if let Some(stream) = self.stream.take() {
+            core.net.abort(stream.exchange, now);
+        }
+    }
+
+    fn lost(
+        &mut self,
+        lost: subscription::Lost,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
+        self.stream = None;
+        self.connected = false;
+        let why = match &lost {
+            subscription::Lost::Ended => "the service ended the stream".to_owned(),
+            subscription::Lost::Failed(error) => error.to_string(),
+        };
+        let jitter = core.random();
+        if let Err(error) = self.subscription.lost(lost, now, jitter) {
+            steps.push(Step::Finished(Err(error)));
+            return;
+        }
+        if let Some(at) = self.subscription.poll_timeout() {
+            core.log(LogLevel::Info, format!("subscription lost, reconnecting: {why}"));
+            steps.push(Step::Status(Status::Reconnecting { delay_ms: at.since(now), why }));
+        }
+        self.advance(core, steps, trace, now);
+    }
+
+    fn advance(&mut self, core: &mut Core, steps: &mut StepQueue, trace: &Trace, now: Time) {
+        loop {
+            match self.subscription.poll(now) {
+                Want::Connect(_) => {
+                    let since_event_id = self.subscription.since().map(str::to_owned);
+                    let params: Json = Subscribe { since_event_id }.to_json();
+                    self.stream = Some(core.rpc(self.op, &Method::Subscribe, &params, trace, now));
+                    return;
+                }
+                Want::CursorUnknown(cursor) => {
+                    self.drop_now(core, now);
+                    self.connected = false;
+                    let gap = Gap { lost: Lost::Cursor(cursor), after: Cursor::start() };
+                    steps.push(Step::Gap(gap));
+                }
+                Want::Ended => {
+                    if !steps.is_finished() {
+                        steps.push(Step::Finished(Ok(Outcome::Ended)));
+                    }
+                    return;
+                }
+                Want::Wait | Want::Streaming => return,
+            }
+        }
+    }
+}
