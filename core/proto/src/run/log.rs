@@ -4,7 +4,9 @@ use super::toolbox::Route;
 use crate::Json;
 use crate::session::content::{Block, BlockKind, Content, Dispatch, Message, Role, ToolUse};
 use crate::session::event::EventType;
-use crate::session::ids::KeyId;
+use crate::session::ids::{KeyId, ProfileId};
+use std::fmt;
+use std::sync::Arc;
 
 /// An event to be logged. The store adds id, number and time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +28,18 @@ pub struct LogEvent {
 /// The full list is: every `client.message.send` and `server.message.send` logged before the event
 /// itself (only the turn that holds the gate logs messages, so its own message is the last of
 /// them), each as [`provider_message`], then the tail. [`compose_request`] writes it out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Elided {
     /// Exchanges with server-side tools in this turn: a JSON array of messages.
     pub tail: Json,
+    /// The full list, for those who watch while it happens. It is not to be stored.
+    pub messages: Arc<Vec<Message>>,
+}
+
+impl fmt::Debug for Elided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Elided({} messages, tail {:?})", self.messages.len(), self.tail)
+    }
 }
 
 /// Who is shown an event.
@@ -58,6 +68,15 @@ impl LogEvent {
         self
     }
 
+    /// The payload with nothing left out, as watchers and `result.events` show it. It is the same text that
+    /// [`compose_request`] writes from the stored parts.
+    #[must_use]
+    pub fn whole_payload(&self) -> Json {
+        let Some(elided) = &self.elided else { return self.payload.clone() };
+        let messages: Vec<Json> = elided.messages.iter().map(Message::to_json).collect();
+        self.payload.with_member("messages", &Json::array(&messages))
+    }
+
     /// A `session.error` with `reason` and the members that belong to it.
     #[must_use]
     pub fn error(client_key_id: KeyId, reason: &str, members: &[(&str, Json)]) -> Self {
@@ -66,6 +85,26 @@ impl LogEvent {
             members.iter().map(|(name, value)| (*name, value)).chain([("reason", &reason)]),
         );
         Self::new(EventType::SessionError, client_key_id, payload)
+    }
+
+    /// A client registered as a driver for the first time.
+    #[must_use]
+    pub fn driver_registered(key: &KeyId) -> Self {
+        Self::new(EventType::SessionDriverRegister, key.clone(), Json::empty_object())
+    }
+
+    /// A participant closed the session; attributed to its creator (session service §3.4).
+    #[must_use]
+    pub fn closed_by_client(creator: &KeyId) -> Self {
+        let payload = Json::object([("reason", &Json::string("client_close"))]);
+        Self::new(EventType::SessionClose, creator.clone(), payload)
+    }
+
+    /// The profile is gone while the session runs; the session goes to state `error`.
+    #[must_use]
+    pub fn profile_unavailable(actor: &KeyId, profile: &ProfileId) -> Self {
+        let members = [("profile_id", Json::string(profile.as_str()))];
+        Self::error(actor.clone(), "profile_unavailable", &members).shown_to(Audience::Watchers)
     }
 
     /// A parked turn of `owner` passed its deadline and is taken over. To be logged with the take-over; the call that
@@ -248,6 +287,23 @@ mod tests {
             ),
         ] {
             assert_eq!(provider_message(&json(payload), &event_type).as_str(), sent);
+        }
+    }
+
+    #[test]
+    fn events_of_the_session_have_the_payloads_of_the_catalogue() {
+        let key = KeyId::from("key_a");
+        for (event, event_type, payload) in [
+            (LogEvent::driver_registered(&key), "session.driver.register", "{}"),
+            (LogEvent::closed_by_client(&key), "session.close", r#"{"reason":"client_close"}"#),
+            (
+                LogEvent::profile_unavailable(&key, &ProfileId::from("pro_1")),
+                "session.error",
+                r#"{"profile_id":"pro_1","reason":"profile_unavailable"}"#,
+            ),
+        ] {
+            assert_eq!(event.event_type.as_str(), event_type);
+            assert_eq!(event.payload.as_str(), payload);
         }
     }
 

@@ -93,6 +93,12 @@ pub fn session_is_open(state: &SessionState) -> Result<(), RpcFailure> {
     Err(application(format!("session is {state}, not open")))
 }
 
+/// The answer when the session has vanished while the call waited.
+#[must_use]
+pub fn session_vanished() -> RpcFailure {
+    application("session no longer exists".to_owned())
+}
+
 /// The answer when the profile of the session is gone.
 #[must_use]
 pub fn profile_unavailable() -> RpcFailure {

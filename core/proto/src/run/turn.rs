@@ -224,7 +224,8 @@ impl Turn {
             self.actor.clone(),
             payload.unwrap_or_else(Json::empty_object),
         );
-        request.elided = Some(Elided { tail: Json::array(&self.tail) });
+        request.elided =
+            Some(Elided { tail: Json::array(&self.tail), messages: Arc::clone(&self.messages) });
         self.pending.push(request);
         self.doing = Doing::Model { attempt };
         self.next = Some(Effect::CallModel(ModelCall {

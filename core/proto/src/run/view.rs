@@ -4,6 +4,7 @@
 //! Readers of the plain contract know a closed set of event types and of content blocks. What is
 //! hidden still counts: a cursor moves over it.
 
+use crate::Json;
 use crate::session::content::{Block, BlockKind, Content, Message};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
@@ -29,6 +30,18 @@ pub fn shown_message(_features: Features, message: &Message) -> Message {
     Message { role: message.role.clone(), content }
 }
 
+/// The result of `session.sendMessage`: the message as [`shown_message`] gives it, and the events of the call, which the
+/// shell has chosen by [`shows_event`].
+#[must_use]
+pub fn send_message_result<'a>(
+    features: Features,
+    message: &Message,
+    events: impl IntoIterator<Item = &'a Json>,
+) -> Json {
+    let message = shown_message(features, message).to_json();
+    Json::object([("events", &Json::array(events)), ("message", &message)])
+}
+
 fn is_plain(block: &Block) -> bool {
     !matches!(block.kind(), BlockKind::Unknown { .. })
 }
@@ -36,7 +49,6 @@ fn is_plain(block: &Block) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Json;
 
     #[test]
     fn a_plain_request_sees_the_catalogue_and_nothing_else() {
@@ -64,5 +76,11 @@ mod tests {
         let shown = shown_message(Features::NONE, &message).to_json();
         let expected = r#"{"role":"assistant","content":[{"type":"text","text":"a","x":1.0},{"type":"tool_use","id":"t","name":"n","input":{},"dispatch":"client"}]}"#;
         assert_eq!(shown.as_str(), expected);
+        let event = Json::parse(r#"{"id":"evt_1"}"#).unwrap();
+        let result = send_message_result(Features::NONE, &message, [&event]);
+        assert_eq!(
+            result.as_str(),
+            format!(r#"{{"events":[{{"id":"evt_1"}}],"message":{expected}}}"#)
+        );
     }
 }

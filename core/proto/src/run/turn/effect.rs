@@ -47,7 +47,8 @@ pub struct TurnStart {
     pub max_rounds: u32,
 }
 
-/// A message that starts no turn.
+/// A message that starts no turn: log the events, release the gate (the pause that was taken up is
+/// dropped with the session) and answer the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The answer to the caller.

@@ -204,6 +204,7 @@ fn a_request_names_provider_and_tools_and_leaves_the_messages_to_be_written_out(
     let whole = compose_request(&request.payload, [&sent], tail);
     let messages = whole.member("messages").unwrap();
     assert_eq!(messages.as_str(), r#"[{"role":"user","content":"hi"}]"#);
+    assert_eq!(request.whole_payload(), whole);
 }
 
 #[test]
@@ -662,6 +663,25 @@ fn answer() -> impl Strategy<Value = Result<ModelReply, ModelFailure>> {
     ]
 }
 
+/// Checks that each `provider.request` is the same text live and written out from what is stored.
+fn check_requests(history: &[Json], events: &[LogEvent]) {
+    let mut stored = history.to_vec();
+    for event in events {
+        match &event.elided {
+            Some(elided) => {
+                let composed = compose_request(&event.payload, &stored, &elided.tail);
+                assert_eq!(event.whole_payload().as_str(), composed.as_str());
+            }
+            None if event.event_type == EventType::ClientMessageSend
+                || event.event_type == EventType::ServerMessageSend =>
+            {
+                stored.push(provider_message(&event.payload, &event.event_type));
+            }
+            None => assert_eq!(event.whole_payload(), event.payload),
+        }
+    }
+}
+
 /// Checks what holds in the log of any turn: order, and one result for each call.
 fn check_log(events: &[LogEvent], open: &HashMap<String, String>) {
     assert_eq!(events[0].event_type, EventType::ClientMessageSend);
@@ -742,6 +762,7 @@ proptest! {
             _ => prop_assert!(false, "no end"),
         }
         check_log(&events, &open);
+        check_requests(&[], &events);
         // Whatever the owner sends next, each open call gets its result.
         if let Effect::Pause { pause, message, .. } = end {
             let next = Turn::start(TurnStart {
@@ -751,6 +772,12 @@ proptest! {
                 ..start(Message::user("never mind"), &["a"])
             }).unwrap();
             let ran = run(next, vec![reply(Vec::new())]);
+            let history = events
+                .iter()
+                .filter(|e| e.event_type.as_str().ends_with(".message.send"))
+                .map(|e| provider_message(&e.payload, &e.event_type))
+                .collect::<Vec<_>>();
+            check_requests(&history, &ran.events);
             let answered = ran.types().iter().filter(|t| **t == "tool.result").count();
             prop_assert_eq!(answered, open.len());
             let asked = &ran.calls[0].messages;
