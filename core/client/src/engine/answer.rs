@@ -139,7 +139,7 @@ impl Rpc {
 
     /// The last event that came.
     pub(crate) fn has_events(&self) -> bool {
-        self.stream.last_event().is_some()
+        self.stream.last_event_id().is_some()
     }
 
     fn end(

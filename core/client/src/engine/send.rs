@@ -31,7 +31,8 @@ pub(crate) struct Turn {
     led_by: Vec<Block>,
     first: Message,
     registered_again: bool,
-    cursor: Cursor,
+    /// The id of the last event; its buffer is used again for every one.
+    cursor: String,
     failure: Option<Error>,
     usage: Option<TokenUsage>,
     events: Vec<Json>,
@@ -87,7 +88,7 @@ impl Turn {
             led_by,
             first: message,
             registered_again: false,
-            cursor: Cursor::start(),
+            cursor: String::new(),
             failure: None,
             usage: None,
             events: Vec::new(),
@@ -121,10 +122,11 @@ impl Turn {
                 let progress = rpc.take(event, "the service", |item| match item {
                     Item::Event(event) => {
                         look_at(&event, failure, usage);
-                        *cursor = Cursor::after(event.event_id());
+                        cursor.clear();
+                        cursor.push_str(event.id());
                         steps.push(Step::Event(event));
                     }
-                    other => show(other, steps, delta_limit, || cursor.clone()),
+                    other => show(other, steps, delta_limit, || after(cursor)),
                 });
                 match progress {
                     Progress::Going => {}
@@ -572,10 +574,11 @@ impl Turn {
                 rpc.take(event, "the service", |item| match item {
                     Item::Event(event) => {
                         look_at(&event, failure, usage);
-                        *cursor = Cursor::after(event.event_id());
+                        cursor.clear();
+                        cursor.push_str(event.id());
                         steps.push(Step::Event(event));
                     }
-                    other => show(other, steps, delta_limit, || cursor.clone()),
+                    other => show(other, steps, delta_limit, || after(cursor)),
                 })
             });
             match progress {
@@ -686,6 +689,10 @@ fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenU
         }
         _ => {}
     }
+}
+
+fn after(event_id: &str) -> Cursor {
+    if event_id.is_empty() { Cursor::start() } else { Cursor::after(event_id.into()) }
 }
 
 fn cancelled() -> Error {

@@ -20,6 +20,15 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    /// The key's bytes, decoded; nearly always a slice of the text.
+    #[inline]
+    pub(crate) fn key_bytes<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.key_escaped {
+            return Cow::Owned(self.key(text).into_owned().into_bytes());
+        }
+        Cow::Borrowed(&text[self.key.0..self.key.1])
+    }
+
     /// The decoded key.
     pub(crate) fn key<'a>(&self, text: &'a [u8]) -> Cow<'a, str> {
         string_at(text, self.key, self.key_escaped)

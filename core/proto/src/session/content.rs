@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for Message {
 }
 
 /// What a message says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Content {
     /// Plain text.
@@ -244,6 +244,17 @@ impl Content {
     }
 }
 
+/// Content is the user's: only its shape is printed.
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Blocks(blocks) => f.debug_list().entries(blocks).finish(),
+            Self::Other(json) => write!(f, "Other({json:?})"),
+        }
+    }
+}
+
 /// One content block: what this version understands of it, and its raw JSON.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Block {
@@ -252,7 +263,7 @@ pub struct Block {
 }
 
 /// What a block is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockKind {
     /// Text.
@@ -405,16 +416,21 @@ impl Block {
     }
 }
 
+/// As [`Content`]: the shape only.
+impl fmt::Debug for BlockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text(_) => "text",
+            Self::ToolUse(_) => "tool_use",
+            Self::ToolResult(_) => "tool_result",
+            Self::Unknown { block_type } => block_type,
+        })
+    }
+}
+
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Content is the user's: only the shape is printed.
-        let kind = match &self.kind {
-            BlockKind::Text(_) => "text",
-            BlockKind::ToolUse(_) => "tool_use",
-            BlockKind::ToolResult(_) => "tool_result",
-            BlockKind::Unknown { block_type } => block_type,
-        };
-        write!(f, "Block({kind}, {} bytes)", self.raw.as_bytes().len())
+        write!(f, "Block({:?}, {} bytes)", self.kind, self.raw.as_bytes().len())
     }
 }
 
@@ -485,7 +501,11 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_content() {
-        let shown = format!("{:?}", Message::user_blocks(vec![Block::of_text("hunter2")]));
-        assert!(!shown.contains("hunter2"), "{shown}");
+        for message in
+            [Message::user("hunter2"), Message::user_blocks(vec![Block::of_text("hunter2")])]
+        {
+            let shown = format!("{message:?}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
     }
 }

@@ -163,20 +163,32 @@ impl Event {
         };
         let mut fields: [Option<Text>; 5] = Default::default();
         let mut payload = (0, 0);
-        while let Some(member) = members.step(|_, _, _| Ok(scan::Visit::Skip))? {
-            let slot = match member.key(text).as_ref() {
-                "id" => 0,
-                "session_id" => 1,
-                "event_type" => 2,
-                "created_at" => 3,
-                "client_key_id" => 4,
-                "payload" => {
+        loop {
+            // Strings of the envelope are scanned here, so that it is known whether they hold escapes.
+            let mut escaped = None;
+            let step = members.step(|_, _, at| {
+                if text.get(at) != Some(&b'"') {
+                    return Ok(scan::Visit::Skip);
+                }
+                let (end, has_escapes) = scan::string(text, at + 1)?;
+                escaped = Some(has_escapes);
+                Ok(scan::Visit::Until(end))
+            })?;
+            let Some(member) = step else { break };
+            let slot = match member.key_bytes(text).as_ref() {
+                b"id" => 0,
+                b"session_id" => 1,
+                b"event_type" => 2,
+                b"created_at" => 3,
+                b"client_key_id" => 4,
+                b"payload" => {
                     payload = (member.value.0 - start, member.value.1 - start);
                     continue;
                 }
                 _ => continue,
             };
-            fields[slot] = Text::read(text, start, member.value);
+            fields[slot] =
+                escaped.and_then(|escaped| Text::read(text, start, member.value, escaped));
         }
         let end = members.end();
         let [id, session_id, event_type, created_at, client_key_id] = fields;
@@ -282,13 +294,9 @@ impl Default for Text {
 }
 
 impl Text {
-    /// The string at `span` of `text`, relative to `start`; nothing when the value is no string.
-    fn read(text: &Bytes, start: usize, span: (usize, usize)) -> Option<Self> {
-        if text.get(span.0) != Some(&b'"') {
-            return None;
-        }
-        let inner = &text[span.0 + 1..span.1 - 1];
-        if memchr::memchr(b'\\', inner).is_some() {
+    /// The string at `span` of `text`, relative to `start`.
+    fn read(text: &Bytes, start: usize, span: (usize, usize), escaped: bool) -> Option<Self> {
+        if escaped {
             let decoded: String = serde_json::from_slice(&text[span.0..span.1]).ok()?;
             return Some(Self::Decoded(decoded.into()));
         }

@@ -92,7 +92,8 @@ pub struct Exchange {
     outcome: Option<Result<Json, Error>>,
     ended: bool,
     last_was_oversized: Option<u64>,
-    last_event: Option<Event>,
+    /// Its buffer is used again for every event.
+    last_event_id: String,
 }
 
 impl Exchange {
@@ -106,7 +107,7 @@ impl Exchange {
             outcome: None,
             ended: false,
             last_was_oversized: None,
-            last_event: None,
+            last_event_id: String::new(),
         }
     }
 
@@ -135,18 +136,15 @@ impl Exchange {
         if self.ended {
             return None;
         }
-        if self.outcome.is_none() {
-            while let Some(item) = self.poll() {
-                // `poll` before `end` leaves nothing, so this is the first and only one.
-                return Some(item);
-            }
+        if let Some(item) = self.poll() {
+            return Some(item);
         }
-        if self.outcome.is_none() && end != BodyEnd::Broken {
-            if let Some(found) = self.decoder.finish_input() {
-                if let Some(item) = self.take_last(found) {
-                    return Some(item);
-                }
-            }
+        if self.outcome.is_none()
+            && end != BodyEnd::Broken
+            && let Some(found) = self.decoder.finish_input()
+            && let Some(item) = self.take_last(found)
+        {
+            return Some(item);
         }
         self.ended = true;
         if self.outcome.is_none() {
@@ -166,10 +164,10 @@ impl Exchange {
         self.outcome.take()
     }
 
-    /// The last event read.
+    /// The id of the last event read.
     #[must_use]
-    pub fn last_event(&self) -> Option<&Event> {
-        self.last_event.as_ref()
+    pub fn last_event_id(&self) -> Option<&str> {
+        (!self.last_event_id.is_empty()).then_some(self.last_event_id.as_str())
     }
 
     /// Bytes kept back at the moment, for accounting.
@@ -190,7 +188,8 @@ impl Exchange {
         match Line::parse(&line) {
             Ok(Line::Event(event)) => {
                 self.last_was_oversized = None;
-                self.last_event = Some(event.clone());
+                self.last_event_id.clear();
+                self.last_event_id.push_str(event.id());
                 Some(Item::Event(event))
             }
             Ok(Line::Notification { method, params, raw }) => {
@@ -271,7 +270,7 @@ impl Exchange {
     }
 
     fn details(&self, more: &[(&str, Json)]) -> Json {
-        let last = self.last_event.as_ref().map_or_else(Json::null, |e| Json::string(e.id()));
+        let last = self.last_event_id().map_or_else(Json::null, Json::string);
         let members = [("last_event_id", &last)];
         Json::object(members.into_iter().chain(more.iter().map(|(k, v)| (*k, v))))
     }

@@ -137,12 +137,12 @@ impl Line {
             }
             Ok(scan::Visit::Skip)
         })? {
-            match member.key(line).as_ref() {
-                "id" => found.id = Some(member.value),
-                "method" => found.method = Some(member.value),
-                "params" => found.params = Some(member.value),
-                "result" => found.result = Some(member.value),
-                "error" => found.error = Some(member.value),
+            match member.key_bytes(line).as_ref() {
+                b"id" => found.id = Some(member.value),
+                b"method" => found.method = Some(member.value),
+                b"params" => found.params = Some(member.value),
+                b"result" => found.result = Some(member.value),
+                b"error" => found.error = Some(member.value),
                 _ => {}
             }
         }

@@ -10,6 +10,7 @@ use super::payload::ErrorReason;
 use crate::Time;
 use crate::error::{Error, ErrorKind, Retry};
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 /// How a lost subscription is taken up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,8 +262,8 @@ fn ends_the_session(event: &Event) -> bool {
 /// The ids delivered last, bounded.
 #[derive(Debug, Default)]
 struct Seen {
-    set: HashSet<Box<str>>,
-    order: VecDeque<Box<str>>,
+    set: HashSet<Arc<str>>,
+    order: VecDeque<Arc<str>>,
 }
 
 /// How many delivered ids are remembered: more than a service's ring and stream buffer hold.
@@ -273,13 +274,13 @@ impl Seen {
         if self.set.contains(id) {
             return false;
         }
-        if self.order.len() >= REMEMBERED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.set.remove(&oldest);
-            }
+        if self.order.len() >= REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.set.remove(&oldest);
         }
-        let id: Box<str> = id.into();
-        self.order.push_back(id.clone());
+        let id: Arc<str> = id.into();
+        self.order.push_back(Arc::clone(&id));
         self.set.insert(id)
     }
 }
