@@ -3,9 +3,14 @@
 use crate::Failure;
 use crate::events::EVENTS;
 use crate::meter::{Measured, Meter};
+use schemars::JsonSchema;
+use broca::steps::Step;
+use broca::tokio::Client;
+use broca::tools::Tool;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use serde::Deserialize;
+use std::convert::Infallible;
 use std::time::Instant;
 
 /// Turns of one run, after a tenth of them to warm up.
@@ -150,11 +155,52 @@ async fn reqwest_turns(address: &str) -> Result<Measured, Failure> {
 // ---- Broca --------------------------------------------------------------------------------------
 
 async fn broca_events(address: &str) -> Result<Measured, Failure> {
-    let _ = (address, EVENTS);
-    Err("not measured yet".into())
+    let session = client(address)?.open().await?;
+    let meter = Meter::start();
+    let mut turn = session.send("go");
+    let (mut events, mut seen, mut done) = (0, 0, false);
+    while let Some(step) = turn.next().await {
+        match step? {
+            Step::Event(event) => {
+                events += 1;
+                seen += event.id().len() + event.type_name().len();
+            }
+            Step::Done(_) => done = true,
+            _ => {}
+        }
+    }
+    if !done || events != EVENTS || seen == 0 {
+        return Err("the stream was not complete".into());
+    }
+    Ok(meter.stop(events))
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Add {
+    a: u64,
+    b: u64,
 }
 
 async fn broca_turns(address: &str) -> Result<Measured, Failure> {
-    let _ = (address, TURNS);
-    Err("not measured yet".into())
+    let add = Tool::function("add", "Adds two numbers.", |add: Add| async move {
+        Ok::<_, Infallible>((add.a + add.b).to_string())
+    });
+    let session = client(address)?.open().tool(add).await?;
+    let mut meter = Meter::start();
+    for turn in 0..TURNS + TURNS / 10 {
+        if turn == TURNS / 10 {
+            meter = Meter::start();
+        }
+        let start = Instant::now();
+        let reply = session.ask("add 2 and 40").await?;
+        if reply.text() != "42" {
+            return Err("a turn went wrong".into());
+        }
+        meter.single(start);
+    }
+    Ok(meter.stop(TURNS))
+}
+
+fn client(address: &str) -> Result<Client, Failure> {
+    Ok(Client::builder(address, "bae_bench").proxy_from_environment(false).build()?)
 }
