@@ -1,0 +1,245 @@
+//! What the service remembers: a trait of domain verbs, and the store that is inside by default.
+//!
+//! [`Store`] speaks of sessions, events, gates and pauses, never of rows, so that another database can
+//! stand behind it. [`SqliteStore`] is a file in the process.
+//!
+//! Three rules hold for every verb. **A verb that answered is on disk**, all of it; one that failed
+//! changed nothing. **The events of a session are numbered by the store** without gaps. **A turn writes
+//! under its lease**: the gate's [`Epoch`] grows each time that the gate changes hands, and what comes
+//! with an older one is refused ([`StoreError::LeaseLost`]).
+//!
+//! Verbs take the time as an argument. A future that is dropped leaves it open whether its verb happened.
+
+mod error;
+mod event;
+mod session;
+mod sqlite;
+
+pub use error::StoreError;
+pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
+pub use session::{
+    ClientKey, Closing, Counters, Epoch, Join, Lease, NewClientKey, NewSession, Parked, Pause,
+    Profile, Registration, Session, SessionState, ToolLists,
+};
+pub use sqlite::{SqliteSettings, SqliteStore};
+
+use crate::keys::KeyHash;
+use futures_core::future::BoxFuture;
+
+/// The answer of a verb, once it is on disk or read.
+pub type Answer<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Everything that the service asks of its memory.
+pub trait Store: Send + Sync {
+    // Profiles and keys.
+
+    /// Records a profile, or replaces the one with its id.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`] when another profile, even a deleted one, has the name.
+    fn put_profile(&self, profile: Profile, now: WallTime) -> Answer<'_, ()>;
+
+    /// The profile with this id, deleted ones included.
+    fn profile(&self, id: &str) -> Answer<'_, Option<Profile>>;
+
+    /// The profile with this name, deleted ones included.
+    fn profile_named(&self, name: &str) -> Answer<'_, Option<Profile>>;
+
+    /// Records a client key.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when its profile does not exist.
+    fn add_client_key(&self, key: NewClientKey, now: WallTime) -> Answer<'_, ()>;
+
+    /// The client key with this hash. Finding it stamps its last use, at the next commit there is.
+    fn client_key(&self, hash: KeyHash, now: WallTime) -> Answer<'_, Option<ClientKey>>;
+
+    /// The client key for which a session key with this hash was minted, if it belongs to this session.
+    /// Finding it stamps its last use. Session keys outlive their session, so that it can be read.
+    fn session_key(
+        &self,
+        session: &str,
+        hash: KeyHash,
+        now: WallTime,
+    ) -> Answer<'_, Option<String>>;
+
+    // Sessions.
+
+    /// Records a session, its creator's tools and session key, and its first event, together.
+    fn open_session(
+        &self,
+        session: NewSession,
+        tools: ToolLists,
+        session_key: KeyHash,
+        event: NewEvent,
+        now: WallTime,
+    ) -> Answer<'_, Stored>;
+
+    /// Records a session that was refused, in state [`SessionState::Error`], and the event that says why.
+    fn record_refused_open(
+        &self,
+        session: NewSession,
+        event: NewEvent,
+        now: WallTime,
+    ) -> Answer<'_, Stored>;
+
+    /// Records a join: tools replaced, session key added, event logged.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] or [`StoreError::NotOpen`].
+    fn join(&self, join: Join, now: WallTime) -> Answer<'_, Stored>;
+
+    /// The session as it stands.
+    fn session(&self, id: &str) -> Answer<'_, Option<Session>>;
+
+    /// Ends a session and logs the events that say so, once. Drivers, gate and pause are cleared; a
+    /// turn that ran can log no more.
+    ///
+    /// With a lease only the turn that holds the gate can do it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::LeaseLost`]; [`StoreError::Internal`] for a close to `open`.
+    fn close(
+        &self,
+        session: &str,
+        lease: Option<Epoch>,
+        to: SessionState,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Closing>;
+
+    /// The tool lists that this client key declared.
+    fn tools(&self, session: &str, client_key_id: &str) -> Answer<'_, Option<ToolLists>>;
+
+    /// Replaces the client's own tools (a JSON array as text); its other lists stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] or [`StoreError::NotOpen`].
+    fn replace_tools(&self, session: &str, client_key_id: &str, tools: String) -> Answer<'_, ()>;
+
+    /// Makes a client key a driver; the first time, logs the events. Survives a restart.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] or [`StoreError::NotOpen`].
+    fn register_driver(
+        &self,
+        session: &str,
+        client_key_id: &str,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Registration>;
+
+    /// The drivers of a session by id, sorted.
+    fn drivers(&self, session: &str) -> Answer<'_, Vec<String>>;
+
+    // The log.
+
+    /// Logs events. Without a lease in any state of the session; with one only in an open session
+    /// whose gate it still holds.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`] or [`StoreError::LeaseLost`].
+    fn append(
+        &self,
+        session: &str,
+        lease: Option<Epoch>,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Vec<Stored>>;
+
+    /// Events after a place, oldest first, their payloads complete.
+    fn page(&self, session: &str, after: Seq, limit: PageLimit) -> Answer<'_, Page>;
+
+    /// The place of an event in this session's log.
+    fn position_of(&self, session: &str, event_id: &str) -> Answer<'_, Option<Seq>>;
+
+    /// The place of the last event.
+    fn last_position(&self, session: &str) -> Answer<'_, Seq>;
+
+    /// The message events between two places, both included, in order. The cost is that of the
+    /// messages, whatever else was logged between them.
+    fn messages(&self, session: &str, from: Seq, up_to: Seq) -> Answer<'_, Vec<LoggedMessage>>;
+
+    // The gate. Who may claim it next is decided in front of the store.
+
+    /// Takes the gate and logs events with it. A gate that is still held changes hands: its turn can
+    /// log no more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`]; [`StoreError::Parked`] when a paused turn holds it.
+    fn claim_gate(
+        &self,
+        session: &str,
+        owner: &str,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Lease>;
+
+    /// Pauses the turn and logs the events that show it, together. The lease ends; the pause survives
+    /// a restart.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`] or [`StoreError::LeaseLost`].
+    fn park(
+        &self,
+        session: &str,
+        lease: Epoch,
+        pause: Pause,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Vec<Stored>>;
+
+    /// The paused turn in the gate.
+    fn pause(&self, session: &str) -> Answer<'_, Option<Parked>>;
+
+    /// The owner takes its paused turn up again and logs its continuation, together. `parked` is the
+    /// epoch of the pause that the caller read.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`], [`StoreError::NotParked`] or [`StoreError::NotOwner`].
+    fn resume(
+        &self,
+        session: &str,
+        owner: &str,
+        parked: Epoch,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Lease>;
+
+    /// Another takes the gate from a paused turn and logs the events that say so, together. Whether the
+    /// deadline allows it is decided in front of the store.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`] or [`StoreError::NotParked`].
+    fn take_over(
+        &self,
+        session: &str,
+        new_owner: &str,
+        parked: Epoch,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Lease>;
+
+    /// Logs the last events of a turn and gives the gate back, together.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`] or [`StoreError::LeaseLost`].
+    fn release_gate(
+        &self,
+        session: &str,
+        lease: Epoch,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Vec<Stored>>;
+
+    /// Every paused turn, for the timers of a service that starts.
+    fn all_pauses(&self) -> Answer<'_, Vec<Parked>>;
+
+    // Health.
+
+    /// Whether the store answers, its writer included. Writes nothing.
+    fn probe(&self) -> Answer<'_, ()>;
+
+    /// A few numbers that cost nothing to read.
+    fn counters(&self) -> Answer<'_, Counters>;
+}

@@ -1,0 +1,235 @@
+//! Sessions, their participants and drivers in tables.
+
+use super::{events, gates};
+use crate::keys::KeyHash;
+use crate::store::StoreError;
+use crate::store::event::{NewEvent, Stored, WallTime};
+use crate::store::session::{
+    Closing, Epoch, Join, NewSession, Registration, Session, SessionState, ToolLists,
+};
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
+use rusqlite::{Connection, OptionalExtension};
+
+/// What every verb asks first.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionRow {
+    /// The session in other tables.
+    pub(super) number: i64,
+    pub(super) state: SessionState,
+}
+
+pub(super) fn row(db: &Connection, id: &str) -> Result<SessionRow, StoreError> {
+    let mut sql = db.prepare_cached("SELECT number, state FROM sessions WHERE id = ?1")?;
+    sql.query_row([id], |row| Ok(SessionRow { number: row.get(0)?, state: row.get(1)? }))
+        .optional()?
+        .ok_or(StoreError::Unknown { what: "session" })
+}
+
+pub(super) fn open_row(db: &Connection, id: &str) -> Result<SessionRow, StoreError> {
+    let row = row(db, id)?;
+    match row.state {
+        SessionState::Open => Ok(row),
+        state => Err(StoreError::NotOpen { state }),
+    }
+}
+
+pub(super) fn open(
+    db: &Connection,
+    session: &NewSession,
+    tools: &ToolLists,
+    key: &KeyHash,
+    event: NewEvent,
+    now: WallTime,
+) -> Result<Stored, StoreError> {
+    let number = insert(db, session, SessionState::Open, now)?;
+    put_tools(db, number, &session.creator, tools)?;
+    add_session_key(db, number, key, &session.creator, now)?;
+    events::append_one(db, number, event, now)
+}
+
+pub(super) fn record_refused(
+    db: &Connection,
+    session: &NewSession,
+    event: NewEvent,
+    now: WallTime,
+) -> Result<Stored, StoreError> {
+    let number = insert(db, session, SessionState::Error, now)?;
+    events::append_one(db, number, event, now)
+}
+
+fn insert(
+    db: &Connection,
+    session: &NewSession,
+    state: SessionState,
+    now: WallTime,
+) -> Result<i64, StoreError> {
+    let closed_at = (state != SessionState::Open).then_some(now.0);
+    db.prepare_cached(
+        "INSERT INTO sessions (id, profile_id, creator, client_version, settings, state,
+             created_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+    )?
+    .execute((
+        &session.id,
+        &session.profile_id,
+        &session.creator,
+        &session.client_version,
+        &session.settings,
+        state.as_str(),
+        now.0,
+        closed_at,
+    ))?;
+    Ok(db.last_insert_rowid())
+}
+
+pub(super) fn join(db: &Connection, join: Join, now: WallTime) -> Result<Stored, StoreError> {
+    let number = open_row(db, &join.session)?.number;
+    put_tools(db, number, &join.client_key_id, &join.tools)?;
+    add_session_key(db, number, &join.session_key, &join.client_key_id, now)?;
+    events::append_one(db, number, join.event, now)
+}
+
+fn put_tools(
+    db: &Connection,
+    session: i64,
+    key: &str,
+    lists: &ToolLists,
+) -> Result<(), StoreError> {
+    db.prepare_cached(
+        "INSERT INTO participants (session, client_key_id, tools, sandbox_tools, subagent_tools)
+         VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO UPDATE SET tools = ?3, sandbox_tools = ?4, subagent_tools = ?5",
+    )?
+    .execute((session, key, &lists.tools, &lists.sandbox_tools, &lists.subagent_tools))?;
+    Ok(())
+}
+
+fn add_session_key(
+    db: &Connection,
+    session: i64,
+    hash: &KeyHash,
+    client_key_id: &str,
+    now: WallTime,
+) -> Result<(), StoreError> {
+    db.prepare_cached(
+        "INSERT INTO session_keys (session, hash, client_key_id, created_at)
+         VALUES (?1, ?2, ?3, ?4)",
+    )?
+    .execute((session, hash.as_hex(), client_key_id, now.0))?;
+    Ok(())
+}
+
+pub(super) fn find(db: &Connection, id: &str) -> Result<Option<Session>, StoreError> {
+    let mut sql = db.prepare_cached(
+        "SELECT profile_id, creator, client_version, settings, state, created_at, closed_at,
+             number FROM sessions WHERE id = ?1",
+    )?;
+    let found = sql
+        .query_row([id], |row| {
+            let session = Session {
+                id: id.to_owned(),
+                profile_id: row.get(0)?,
+                creator: row.get(1)?,
+                client_version: row.get(2)?,
+                settings: row.get(3)?,
+                state: row.get(4)?,
+                created_at: WallTime(row.get(5)?),
+                closed_at: row.get::<_, Option<i64>>(6)?.map(WallTime),
+                last_seq: crate::store::Seq::START,
+            };
+            Ok((session, row.get(7)?))
+        })
+        .optional()?;
+    let Some((mut session, number)) = found else { return Ok(None) };
+    session.last_seq = events::last(db, number)?;
+    Ok(Some(session))
+}
+
+pub(super) fn close(
+    db: &Connection,
+    id: &str,
+    lease: Option<Epoch>,
+    to: SessionState,
+    events: Vec<NewEvent>,
+    now: WallTime,
+) -> Result<Closing, StoreError> {
+    if to == SessionState::Open {
+        return Err(StoreError::Internal("a session was to be closed to `open`".to_owned()));
+    }
+    let SessionRow { number, state } = row(db, id)?;
+    if state != SessionState::Open {
+        return Ok(Closing::Already(state));
+    }
+    if let Some(lease) = lease {
+        gates::holder(db, id, lease)?;
+    }
+    let stored = events::append(db, number, events, now)?;
+    db.prepare_cached("UPDATE sessions SET state = ?2, closed_at = ?3 WHERE number = ?1")?
+        .execute((number, to.as_str(), now.0))?;
+    db.prepare_cached("DELETE FROM drivers WHERE session = ?1")?.execute([number])?;
+    db.prepare_cached("DELETE FROM gates WHERE session = ?1")?.execute([number])?;
+    Ok(Closing::Now(stored))
+}
+
+pub(super) fn tools(db: &Connection, id: &str, key: &str) -> Result<Option<ToolLists>, StoreError> {
+    let mut sql = db.prepare_cached(
+        "SELECT tools, sandbox_tools, subagent_tools FROM participants
+         WHERE session = ?1 AND client_key_id = ?2",
+    )?;
+    let lists = sql.query_row((row(db, id)?.number, key), |row| {
+        let (tools, sandbox_tools) = (row.get(0)?, row.get(1)?);
+        Ok(ToolLists { tools, sandbox_tools, subagent_tools: row.get(2)? })
+    });
+    Ok(lists.optional()?)
+}
+
+pub(super) fn replace_tools(
+    db: &Connection,
+    id: &str,
+    key: &str,
+    tools: &str,
+) -> Result<(), StoreError> {
+    let number = open_row(db, id)?.number;
+    db.prepare_cached(
+        "INSERT INTO participants (session, client_key_id, tools, sandbox_tools, subagent_tools)
+         VALUES (?1, ?2, ?3, '[]', '[]') ON CONFLICT DO UPDATE SET tools = ?3",
+    )?
+    .execute((number, key, tools))?;
+    Ok(())
+}
+
+pub(super) fn register_driver(
+    db: &Connection,
+    id: &str,
+    key: &str,
+    events: Vec<NewEvent>,
+    now: WallTime,
+) -> Result<Registration, StoreError> {
+    let number = open_row(db, id)?.number;
+    let added = db
+        .prepare_cached("INSERT OR IGNORE INTO drivers (session, client_key_id) VALUES (?1, ?2)")?
+        .execute((number, key))?;
+    if added == 0 {
+        return Ok(Registration::Already);
+    }
+    Ok(Registration::First(events::append(db, number, events, now)?))
+}
+
+pub(super) fn drivers(db: &Connection, id: &str) -> Result<Vec<String>, StoreError> {
+    let number = row(db, id)?.number;
+    let mut sql = db.prepare_cached(
+        "SELECT client_key_id FROM drivers WHERE session = ?1 ORDER BY client_key_id",
+    )?;
+    let drivers = sql.query_map([number], |row| row.get(0))?;
+    Ok(drivers.collect::<Result<_, _>>()?)
+}
+
+impl FromSql for SessionState {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value.as_str()? {
+            "open" => Ok(Self::Open),
+            "closed" => Ok(Self::Closed),
+            "error" => Ok(Self::Error),
+            _ => Err(FromSqlError::InvalidType),
+        }
+    }
+}
