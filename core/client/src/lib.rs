@@ -9,5 +9,20 @@
 pub mod engine;
 pub mod http1;
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
+#[cfg(feature = "shell")]
+pub mod setup;
+#[cfg(feature = "shell")]
+pub mod steps;
+#[cfg(feature = "shell")]
+pub mod tls;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+#[cfg(feature = "shell")]
+pub mod tools;
+#[cfg(feature = "shell")]
+mod wire;
+
 pub use broca_proto as proto;
 pub use broca_proto::{Error, ErrorKind, Json, Retry, Secret, Time};

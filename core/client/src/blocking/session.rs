@@ -1,0 +1,315 @@
+//! Clients and sessions.
+
+use super::driver::Shared;
+use super::operation::{Hooks, Operation};
+use super::reading::{History, Subscription};
+use super::turn::Turn;
+use crate::engine::{Command, Outcome, Reply, Trace};
+use crate::setup::{ClientBuilder, Setup};
+use crate::steps::{Approval, Decision, IntoMessage, Received, Sending};
+use crate::tools::{Tool, ToolSet};
+use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::rest::{Meta, Participants};
+use broca_proto::{Error, ErrorKind, Json, Secret};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A service and a key: where sessions come from. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    setup: Setup,
+}
+
+impl Client {
+    /// A client of the service at `base_url` (`http://host:port` or `https://…`) with the defaults.
+    ///
+    /// # Errors
+    /// See [`ClientBuilder::build`].
+    pub fn new(base_url: impl Into<String>, client_key: impl Into<Secret>) -> Result<Self, Error> {
+        Self::builder(base_url, client_key).build()
+    }
+
+    /// A client with settings of its own.
+    pub fn builder(
+        base_url: impl Into<String>,
+        client_key: impl Into<Secret>,
+    ) -> ClientBuilder<Self> {
+        ClientBuilder::new(base_url, client_key)
+    }
+
+    /// Opens a session. [`Opening::start`] does it.
+    pub fn open(&self) -> Opening {
+        Opening::new(self.setup.clone(), Way::Open)
+    }
+
+    /// Joins a session as a driver. [`Opening::start`] does it.
+    pub fn join(&self, session: impl Into<SessionId>) -> Opening {
+        Opening::new(self.setup.clone(), Way::Join(session.into()))
+    }
+
+    /// Joins a session to watch it, without registering. [`Opening::start`] does it.
+    pub fn observe(&self, session: impl Into<SessionId>) -> Opening {
+        Opening::new(self.setup.clone(), Way::Observe(session.into()))
+    }
+
+    /// What the service is and can do.
+    ///
+    /// # Errors
+    /// What the request failed with.
+    pub fn meta(&self) -> Result<Meta, Error> {
+        let shared = attach(&self.setup, false)?;
+        meta(&shared)
+    }
+}
+
+impl From<Setup> for Client {
+    fn from(setup: Setup) -> Self {
+        Self { setup }
+    }
+}
+
+/// A session about to be opened, joined or observed. Nothing is sent before [`Opening::start`].
+#[must_use = "nothing is sent before start()"]
+pub struct Opening {
+    setup: Setup,
+    way: Way,
+    tools: Vec<Tool>,
+    hooks: Hooks,
+}
+
+enum Way {
+    Open,
+    Join(SessionId),
+    Observe(SessionId),
+}
+
+impl Opening {
+    fn new(setup: Setup, way: Way) -> Self {
+        Self { setup, way, tools: Vec::new(), hooks: Hooks::default() }
+    }
+
+    /// Brings a tool.
+    pub fn tool(mut self, tool: Tool) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// Brings tools.
+    pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
+        self.tools.extend(tools);
+        self
+    }
+
+    /// Sees, and may change, each message before it leaves. An error ends the turn with a `hook` error of its text.
+    pub fn on_sending<E: fmt::Display>(
+        mut self,
+        hook: impl Fn(Sending) -> Result<Sending, E> + Send + Sync + 'static,
+    ) -> Self {
+        let hook = move |sending| hook(sending).map_err(|e| e.to_string());
+        self.hooks.sending = Some(Arc::new(hook));
+        self
+    }
+
+    /// Sees each answer of the service. Called inside [`Turn::next`].
+    pub fn on_received(mut self, hook: impl Fn(&Received) + Send + Sync + 'static) -> Self {
+        self.hooks.received = Some(Arc::new(hook));
+        self
+    }
+
+    /// Decides about approvals in [`Session::ask`] and [`Turn::reply`], where nobody sees the steps.
+    pub fn on_approval(
+        mut self,
+        hook: impl Fn(Approval) -> Decision + Send + Sync + 'static,
+    ) -> Self {
+        self.hooks.approval = Some(Arc::new(hook));
+        self
+    }
+
+    /// Opens, joins or observes the session.
+    ///
+    /// # Errors
+    /// `usage` for an async tool, `invalid_argument` for tools that cannot be used, and what the request failed with.
+    pub fn start(self) -> Result<Session, Error> {
+        let Self { setup, way, tools, hooks } = self;
+        let tools = Arc::new(ToolSet::new(tools, false)?);
+        let shared = attach(&setup, hooks.sending.is_some() || hooks.received.is_some())?;
+        let command = match way {
+            Way::Open => Command::Open { tools: tools.declared() },
+            Way::Join(session_id) => Command::Join { session_id, tools: tools.declared() },
+            Way::Observe(session_id) => Command::Observe { session_id },
+        };
+        match Operation::run(&shared, command)? {
+            Outcome::Opened { session_id, profile } => Ok(Session(Arc::new(Inner {
+                leave: leave(&setup),
+                shared,
+                id: session_id,
+                profile,
+                tools: Mutex::new(tools),
+                hooks: Arc::new(hooks),
+            }))),
+            _ => Err(unexpected("opening a session")),
+        }
+    }
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").field("tools", &self.tools).finish_non_exhaustive()
+    }
+}
+
+/// A session. Cheap to clone; all clones are the same session.
+#[derive(Clone)]
+pub struct Session(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    /// How long dropping a turn may take.
+    leave: Duration,
+    id: SessionId,
+    profile: Json,
+    tools: Mutex<Arc<ToolSet>>,
+    hooks: Arc<Hooks>,
+}
+
+impl Session {
+    /// The session's id.
+    #[must_use]
+    pub fn id(&self) -> &SessionId {
+        &self.0.id
+    }
+
+    /// The profile as the service shows it, raw.
+    #[must_use]
+    pub fn profile(&self) -> &Json {
+        &self.0.profile
+    }
+
+    /// Starts a turn. Turns of one session run one after the other. What is wrong with the call itself is the
+    /// turn's first and only item.
+    pub fn send(&self, message: impl IntoMessage) -> Turn {
+        self.send_traced(message, Trace::default())
+    }
+
+    /// As [`Session::send`], with trace headers of the application's own tracing on every request of the turn.
+    pub fn send_traced(&self, message: impl IntoMessage, trace: Trace) -> Turn {
+        let command = Command::Send { message: message.into_message() };
+        let begun = Operation::begin(&self.0.shared, command, trace, self.0.leave);
+        Turn::new(begun, self.tools(), Arc::clone(&self.0.hooks))
+    }
+
+    /// Sends a message and drives the turn to its reply; see [`Turn::reply`].
+    ///
+    /// # Errors
+    /// What the turn failed with.
+    pub fn ask(&self, message: impl IntoMessage) -> Result<Reply, Error> {
+        self.send(message).reply()
+    }
+
+    /// Asks every turn of this session to end; each ends with a `cancelled` error. [`Turn::cancel`] also waits.
+    pub fn cancel(&self) {
+        self.0.shared.with(|state, now| state.cancel_turns(now));
+    }
+
+    /// Watches the session, from now on.
+    pub fn subscribe(&self) -> Subscription {
+        self.subscription(None)
+    }
+
+    /// Watches the session from a stored cursor; [`Cursor::start`] is the beginning of its log.
+    pub fn subscribe_from(&self, cursor: Cursor) -> Subscription {
+        self.subscription(Some(cursor))
+    }
+
+    /// The session's log.
+    #[must_use]
+    pub fn history(&self) -> History {
+        History::new(Arc::clone(&self.0.shared))
+    }
+
+    /// Who drives the session.
+    ///
+    /// # Errors
+    /// What the request failed with.
+    pub fn participants(&self) -> Result<Participants, Error> {
+        match Operation::run(&self.0.shared, Command::Participants)? {
+            Outcome::Participants(participants) => Ok(participants),
+            _ => Err(unexpected("asking for the participants")),
+        }
+    }
+
+    /// What the service is and can do.
+    ///
+    /// # Errors
+    /// What the request failed with.
+    pub fn meta(&self) -> Result<Meta, Error> {
+        meta(&self.0.shared)
+    }
+
+    /// Replaces this client's tools, from the next turn on.
+    ///
+    /// # Errors
+    /// `invalid_argument` for tools that cannot be used, and what the request failed with; the old tools stay then.
+    pub fn update_tools(&self, tools: impl IntoIterator<Item = Tool>) -> Result<(), Error> {
+        let tools = Arc::new(ToolSet::new(tools.into_iter().collect(), false)?);
+        let command = Command::UpdateTools { tools: tools.declared() };
+        let Outcome::Updated = Operation::run(&self.0.shared, command)? else {
+            return Err(unexpected("replacing the tools"));
+        };
+        *self.0.tools.lock().unwrap_or_else(PoisonError::into_inner) = tools;
+        Ok(())
+    }
+
+    /// Closes the session for everybody. One that is closed already is no error.
+    ///
+    /// # Errors
+    /// What the request failed with.
+    pub fn close(&self) -> Result<(), Error> {
+        match Operation::run(&self.0.shared, Command::Close)? {
+            Outcome::Closed => Ok(()),
+            _ => Err(unexpected("closing the session")),
+        }
+    }
+
+    fn subscription(&self, from: Option<Cursor>) -> Subscription {
+        let command = Command::Subscribe { from: from.clone() };
+        let begun = Operation::begin(&self.0.shared, command, Trace::default(), Duration::ZERO);
+        Subscription::new(begun, from)
+    }
+
+    fn tools(&self) -> Arc<ToolSet> {
+        Arc::clone(&self.0.tools.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.0.id)
+    }
+}
+
+/// A new engine and what moves it.
+fn attach(setup: &Setup, hooks: bool) -> Result<Arc<Shared>, Error> {
+    let mut config = setup.config.clone();
+    config.hooks |= hooks;
+    let engine = setup.engine_with(&config)?;
+    Shared::new(setup, engine)
+}
+
+fn leave(setup: &Setup) -> Duration {
+    let config = &setup.config;
+    let ms = config.cancel_timeout_ms.saturating_add(config.calls.cancel_grace_ms);
+    Duration::from_millis(ms.saturating_add(1_000))
+}
+
+fn meta(shared: &Arc<Shared>) -> Result<Meta, Error> {
+    match Operation::run(shared, Command::Meta)? {
+        Outcome::Meta(meta) => Ok(meta),
+        _ => Err(unexpected("asking for the service's meta")),
+    }
+}
+
+fn unexpected(doing: &str) -> Error {
+    Error::new(ErrorKind::Internal, format!("{doing} came to the outcome of something else"))
+}
