@@ -237,7 +237,7 @@ pub trait Store: Send + Sync {
 
     // Health.
 
-    /// Whether the store answers, its writer included. Writes nothing.
+    /// Whether the store answers and could write. Writes nothing.
     fn probe(&self) -> Answer<'_, ()>;
 
     /// A few numbers that cost nothing to read.

@@ -1,0 +1,352 @@
+//! What every store must do, verb by verb. A second store runs the same suite.
+#![allow(dead_code, clippy::unwrap_used, reason = "tests; each binary uses a part of it")]
+
+use broca_proto::Json;
+use broca_proto::run::log::{compose_request, provider_message};
+use broca_proto::session::event::EventType;
+use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
+use broca_server::store::{
+    Closing, Elided, Epoch, Join, NewClientKey, NewEvent, NewSession, PageLimit, Pause, Profile,
+    Registration, Seq, SessionState, Store, StoreError, ToolLists, WallTime,
+};
+use std::sync::Arc;
+
+pub(crate) const NOW: WallTime = WallTime(1_783_362_370_000);
+
+/// An event without anything special.
+pub(crate) fn event(event_type: &str, payload: &str) -> NewEvent {
+    NewEvent {
+        id: IdKind::Event.mint().unwrap(),
+        client_key_id: Some("key_a".to_owned()),
+        event_type: event_type.to_owned(),
+        payload: payload.to_owned(),
+        elided: None,
+    }
+}
+
+/// Opens a session for `key_a`; gives its id and the hash of its session key.
+pub(crate) async fn open(store: &dyn Store) -> (String, KeyHash) {
+    let id = IdKind::Session.mint().unwrap();
+    let key = NewKey::mint(Role::Session).unwrap();
+    let session = NewSession {
+        id: id.clone(),
+        profile_id: "pro_1".to_owned(),
+        creator: "key_a".to_owned(),
+        client_version: Some("test/1".to_owned()),
+        settings: None,
+    };
+    let first = event("session.open", "{}");
+    let hash = key.hash.clone();
+    let stored =
+        store.open_session(session, ToolLists::default(), key.hash, first, NOW).await.unwrap();
+    assert_eq!(stored.seq, Seq(1));
+    (id, hash)
+}
+
+pub(crate) fn pause_of(owner: &str, deadline: i64) -> Pause {
+    Pause {
+        owner: owner.to_owned(),
+        deadline: WallTime(deadline),
+        expected: vec!["tu_0".to_owned(), "tu_1".to_owned()],
+        stashed: r#"[{"type":"tool_result","tool_use_id":"tu_1"}]"#.to_owned(),
+        progress: r#"{"rounds":2}"#.to_owned(),
+    }
+}
+
+/// The types of a session's events, with their numbers checked to be dense.
+pub(crate) async fn log(store: &dyn Store, session: &str) -> Vec<String> {
+    let page = store.page(session, Seq::START, PageLimit::events(100_000)).await.unwrap();
+    assert!(!page.more);
+    for (place, event) in (1..).zip(&page.events) {
+        assert_eq!(event.seq, Seq(place));
+    }
+    page.events.into_iter().map(|event| event.event_type).collect()
+}
+
+/// Runs everything.
+pub(crate) async fn suite(store: Arc<dyn Store>) {
+    let store = store.as_ref();
+    profiles_and_client_keys(store).await;
+    opening_and_joining(store).await;
+    refused_opens(store).await;
+    drivers_and_tools(store).await;
+    closing(store).await;
+    pages_and_positions(store).await;
+    elided_messages(store).await;
+    gates(store).await;
+    pauses(store).await;
+    unknown_sessions(store).await;
+    store.probe().await.unwrap();
+    let counters = store.counters().await.unwrap();
+    assert!(counters.sessions > 5 && counters.events > 10);
+}
+
+async fn profiles_and_client_keys(store: &dyn Store) {
+    let profile = Profile {
+        id: "pro_1".to_owned(),
+        name: "main".to_owned(),
+        primary_provider: "scripted".to_owned(),
+        fallback_providers: vec!["b".to_owned(), "c".to_owned()],
+        mcp_servers: vec![],
+        allowed_tools: vec!["*".to_owned()],
+        available_sandboxes: vec!["img:1".to_owned()],
+        deleted: false,
+    };
+    store.put_profile(profile.clone(), NOW).await.unwrap();
+    assert_eq!(store.profile("pro_1").await.unwrap(), Some(profile.clone()));
+    assert_eq!(store.profile_named("main").await.unwrap(), Some(profile.clone()));
+    assert_eq!(store.profile("pro_2").await.unwrap(), None);
+
+    let gone = Profile { deleted: true, ..profile.clone() };
+    store.put_profile(gone.clone(), NOW).await.unwrap();
+    assert_eq!(store.profile("pro_1").await.unwrap(), Some(gone));
+    let second = Profile { id: "pro_2".to_owned(), ..profile.clone() };
+    assert_eq!(store.put_profile(second, NOW).await, Err(StoreError::NameTaken));
+    store.put_profile(profile, NOW).await.unwrap();
+
+    let key = NewKey::mint(Role::Client).unwrap();
+    let text = key.plaintext.expose().to_owned();
+    let new = NewClientKey {
+        id: "key_a".to_owned(),
+        name: "laptop".to_owned(),
+        display_prefix: display_prefix(&text),
+        hash: key.hash,
+        profile_id: "pro_1".to_owned(),
+    };
+    let dangling = NewClientKey { profile_id: "pro_9".to_owned(), ..new.clone() };
+    let refused = store.add_client_key(dangling, NOW).await;
+    assert_eq!(refused, Err(StoreError::Unknown { what: "profile" }));
+    store.add_client_key(new, NOW).await.unwrap();
+    let found = store.client_key(KeyHash::of(&text), NOW).await.unwrap().unwrap();
+    assert_eq!((found.id.as_str(), found.profile_id.as_str()), ("key_a", "pro_1"));
+    assert_eq!(store.client_key(KeyHash::of("bae_other"), NOW).await, Ok(None));
+}
+
+async fn opening_and_joining(store: &dyn Store) {
+    let (id, hash) = open(store).await;
+    let (other, _) = open(store).await;
+    let session = store.session(&id).await.unwrap().unwrap();
+    assert_eq!(session.state, SessionState::Open);
+    assert_eq!((session.created_at, session.closed_at), (NOW, None));
+    assert_eq!((session.creator.as_str(), session.last_seq), ("key_a", Seq(1)));
+    let known = store.session_key(&id, hash.clone(), NOW).await.unwrap();
+    assert_eq!(known.as_deref(), Some("key_a"));
+    // A valid key used on another session finds nothing, nor is it a client key.
+    assert_eq!(store.session_key(&other, hash.clone(), NOW).await, Ok(None));
+    assert_eq!(store.client_key(hash, NOW).await, Ok(None));
+
+    let tools = r#"[{"name":"clock"}]"#.to_owned();
+    for tools in ["[]".to_owned(), tools.clone()] {
+        let join = Join {
+            session: id.clone(),
+            client_key_id: "key_b".to_owned(),
+            tools: ToolLists { tools, ..ToolLists::default() },
+            session_key: NewKey::mint(Role::Session).unwrap().hash,
+            event: event("session.join", "{}"),
+        };
+        let hash = join.session_key.clone();
+        store.join(join, NOW).await.unwrap();
+        assert_eq!(store.session_key(&id, hash, NOW).await.unwrap().as_deref(), Some("key_b"));
+    }
+    assert_eq!(store.tools(&id, "key_b").await.unwrap().unwrap().tools, tools);
+    assert_eq!(store.tools(&id, "key_c").await, Ok(None));
+    assert_eq!(log(store, &id).await, ["session.open", "session.join", "session.join"]);
+}
+
+async fn refused_opens(store: &dyn Store) {
+    let id = IdKind::Session.mint().unwrap();
+    let session = NewSession {
+        id: id.clone(),
+        profile_id: "pro_1".to_owned(),
+        creator: "key_a".to_owned(),
+        client_version: None,
+        settings: None,
+    };
+    store.record_refused_open(session, event("session.error", "{}"), NOW).await.unwrap();
+    let session = store.session(&id).await.unwrap().unwrap();
+    assert_eq!((session.state, session.closed_at), (SessionState::Error, Some(NOW)));
+    assert_eq!(log(store, &id).await, ["session.error"]);
+}
+
+async fn drivers_and_tools(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let register = || vec![event("session.driver.register", "{}")];
+    for key in ["key_b", "key_a"] {
+        let first = store.register_driver(&id, key, register(), NOW).await.unwrap();
+        assert!(matches!(first, Registration::First(events) if events.len() == 1));
+    }
+    let again = store.register_driver(&id, "key_b", register(), NOW).await.unwrap();
+    assert_eq!(again, Registration::Already);
+    assert_eq!(store.drivers(&id).await.unwrap(), ["key_a", "key_b"]);
+    assert_eq!(log(store, &id).await.len(), 3);
+    store.replace_tools(&id, "key_a", r#"[{"name":"x"}]"#.to_owned()).await.unwrap();
+    let lists = store.tools(&id, "key_a").await.unwrap().unwrap();
+    assert_eq!((lists.tools.as_str(), lists.sandbox_tools.as_str()), (r#"[{"name":"x"}]"#, "[]"));
+}
+
+async fn closing(store: &dyn Store) {
+    let (id, hash) = open(store).await;
+    store.register_driver(&id, "key_a", vec![], NOW).await.unwrap();
+    let lease = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap().epoch;
+    let end = || vec![event("session.close", r#"{"reason":"client_close"}"#)];
+    let closing = |lease| store.close(&id, lease, SessionState::Closed, end(), NOW);
+    assert_eq!(closing(Some(Epoch(99))).await, Err(StoreError::LeaseLost));
+    assert!(
+        matches!(closing(None).await.unwrap(), Closing::Now(events) if events[0].seq == Seq(2))
+    );
+    assert_eq!(closing(None).await.unwrap(), Closing::Already(SessionState::Closed));
+    let refused = StoreError::NotOpen { state: SessionState::Closed };
+    let late = || vec![event("tool.call", "{}")];
+    assert_eq!(store.append(&id, Some(lease), late(), NOW).await, Err(refused.clone()));
+    assert_eq!(store.register_driver(&id, "key_a", vec![], NOW).await, Err(refused.clone()));
+    assert_eq!(store.replace_tools(&id, "key_a", "[]".to_owned()).await, Err(refused.clone()));
+    assert_eq!(store.claim_gate(&id, "key_a", vec![], NOW).await, Err(refused));
+    assert!(store.drivers(&id).await.unwrap().is_empty());
+    // Reports are still logged, and the session can still be read with its key.
+    store.append(&id, None, vec![event("session.subagent.running", "{}")], NOW).await.unwrap();
+    assert!(store.session_key(&id, hash, NOW).await.unwrap().is_some());
+    assert_eq!(store.session(&id).await.unwrap().unwrap().closed_at, Some(NOW));
+}
+
+async fn pages_and_positions(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let (other, _) = open(store).await;
+    let payload = r#"{"big":12345678901234567890,"text":"a\u0000b","x":1}"#;
+    for _ in 0..9 {
+        let stored = store.append(&id, None, vec![event("tool.call", payload)], NOW).await.unwrap();
+        assert_eq!(stored[0].created_at, NOW);
+    }
+    let page = store.page(&id, Seq::START, PageLimit::events(4)).await.unwrap();
+    assert!(page.more && page.events.len() == 4);
+    let rest = store.page(&id, page.events[3].seq, PageLimit::events(6)).await.unwrap();
+    assert!(!rest.more && rest.events.len() == 6);
+    assert_eq!(rest.events[5].payload, payload);
+    assert_eq!(rest.events[5].client_key_id.as_deref(), Some("key_a"));
+    let last = &rest.events[5];
+    assert_eq!(store.position_of(&id, &last.id).await, Ok(Some(Seq(10))));
+    assert_eq!(store.position_of(&other, &last.id).await, Ok(None));
+    assert_eq!(store.last_position(&id).await, Ok(Seq(10)));
+    let small = PageLimit { events: 50, bytes: 2 * payload.len() + 10 };
+    let page = store.page(&id, Seq(1), small).await.unwrap();
+    assert!(page.more && page.events.len() == 2);
+    let page = store.page(&id, Seq(1), PageLimit { events: 50, bytes: 0 }).await.unwrap();
+    assert!(page.more && page.events.len() == 1);
+    let page = store.page(&id, Seq(u64::MAX), PageLimit::events(1)).await.unwrap();
+    assert!(!page.more && page.events.is_empty());
+    assert_eq!(store.append(&id, None, vec![], NOW).await, Ok(vec![]));
+}
+
+async fn elided_messages(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let payloads = [
+        ("client.message.send", r#"{"content":"read it","role":"user"}"#),
+        (
+            "server.message.send",
+            r#"{"content":[{"dispatch":"client","id":"t","input":{"n":1e400},"name":"f","type":"tool_use"}],"role":"assistant"}"#,
+        ),
+    ];
+    let tail = r#"[{"content":"only here","role":"assistant"}]"#;
+    let request = |from| NewEvent {
+        elided: Some(Elided { from, tail: tail.to_owned() }),
+        ..event("provider.request", r#"{"attempt":0,"model":"m"}"#)
+    };
+    let mut events: Vec<NewEvent> = Vec::new();
+    for (event_type, payload) in payloads {
+        events.extend([event(event_type, payload), request(Seq::START)]);
+    }
+    events.push(request(Seq(3)));
+    store.append(&id, None, events, NOW).await.unwrap();
+
+    let history: Vec<Json> = payloads
+        .iter()
+        .map(|(event_type, payload)| {
+            provider_message(&Json::parse(*payload).unwrap(), &EventType::parse(event_type))
+        })
+        .collect();
+    let live = |history: &[Json]| {
+        let payload = Json::parse(r#"{"attempt":0,"model":"m"}"#).unwrap();
+        compose_request(&payload, history, &Json::parse(tail).unwrap()).as_str().to_owned()
+    };
+    let page = store.page(&id, Seq::START, PageLimit::events(50)).await.unwrap();
+    assert_eq!(page.events[2].payload, live(&history[..1]));
+    assert_eq!(page.events[4].payload, live(&history));
+    assert_eq!(page.events[5].payload, live(&history[1..]));
+    // The same when the page begins behind the messages.
+    let page = store.page(&id, Seq(4), PageLimit::events(1)).await.unwrap();
+    assert_eq!(page.events[0].payload, live(&history));
+    assert!(
+        !page.events[0].payload.contains("dispatch") && page.events[0].payload.contains("1e400")
+    );
+
+    let messages = store.messages(&id, Seq::START, Seq(u64::MAX)).await.unwrap();
+    let seqs: Vec<Seq> = messages.iter().map(|message| message.seq).collect();
+    assert_eq!(seqs, [Seq(2), Seq(4)]);
+    assert_eq!(messages[1].payload, payloads[1].1);
+    assert_eq!(store.messages(&id, Seq(3), Seq(3)).await, Ok(vec![]));
+}
+
+async fn gates(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let send = || vec![event("client.message.send", "{}")];
+    let first = store.claim_gate(&id, "key_a", send(), NOW).await.unwrap();
+    assert_eq!(first.events[0].seq, Seq(2));
+    store.append(&id, Some(first.epoch), send(), NOW).await.unwrap();
+    let second = store.claim_gate(&id, "key_b", vec![], NOW).await.unwrap();
+    assert!(second.epoch > first.epoch);
+    let lost = Err(StoreError::LeaseLost);
+    assert_eq!(store.append(&id, Some(first.epoch), send(), NOW).await, lost);
+    assert_eq!(store.release_gate(&id, first.epoch, send(), NOW).await, lost);
+    let pause = pause_of("key_a", 1);
+    assert_eq!(store.park(&id, first.epoch, pause, send(), NOW).await, lost);
+    store.release_gate(&id, second.epoch, send(), NOW).await.unwrap();
+    assert_eq!(store.append(&id, Some(second.epoch), send(), NOW).await, lost);
+    assert_eq!(store.last_position(&id).await, Ok(Seq(4)));
+    let third = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap();
+    assert!(third.epoch > second.epoch);
+}
+
+async fn pauses(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let send = |word: &str| vec![event(word, "{}")];
+    let lease = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap().epoch;
+    assert_eq!(store.pause(&id).await, Ok(None));
+    let pause = pause_of("key_a", 500);
+    store.park(&id, lease, pause.clone(), send("server.message.send"), NOW).await.unwrap();
+    let parked = store.pause(&id).await.unwrap().unwrap();
+    assert_eq!((&parked.pause, &parked.session), (&pause, &id));
+    assert!(store.all_pauses().await.unwrap().contains(&parked));
+    assert_eq!(store.append(&id, Some(lease), send("x"), NOW).await, Err(StoreError::LeaseLost));
+    assert_eq!(store.claim_gate(&id, "key_b", vec![], NOW).await, Err(StoreError::Parked));
+    let not_owner = store.resume(&id, "key_b", parked.epoch, send("x"), NOW).await;
+    assert_eq!(not_owner, Err(StoreError::NotOwner));
+
+    let resumed = store.resume(&id, "key_a", parked.epoch, send("client.message.send"), NOW).await;
+    let resumed = resumed.unwrap();
+    assert!(resumed.epoch > lease && resumed.events.len() == 1);
+    let again = store.resume(&id, "key_a", parked.epoch, send("x"), NOW).await;
+    assert_eq!(again, Err(StoreError::NotParked));
+
+    store.park(&id, resumed.epoch, pause, vec![], NOW).await.unwrap();
+    // One who read the earlier pause cannot take over the later one.
+    let stale = store.take_over(&id, "key_b", parked.epoch, send("x"), NOW).await;
+    assert_eq!(stale, Err(StoreError::NotParked));
+    let later = store.pause(&id).await.unwrap().unwrap().epoch;
+    let taken = store.take_over(&id, "key_b", later, send("session.error"), NOW).await.unwrap();
+    assert_eq!(store.pause(&id).await, Ok(None));
+    store.append(&id, Some(taken.epoch), send("provider.request"), NOW).await.unwrap();
+    assert_eq!(
+        log(store, &id).await[1..],
+        ["server.message.send", "client.message.send", "session.error", "provider.request"]
+    );
+    store.park(&id, taken.epoch, pause_of("key_b", 9), vec![], NOW).await.unwrap();
+    store.close(&id, None, SessionState::Closed, vec![], NOW).await.unwrap();
+    assert_eq!(store.pause(&id).await, Ok(None));
+}
+
+async fn unknown_sessions(store: &dyn Store) {
+    let unknown = StoreError::Unknown { what: "session" };
+    assert_eq!(store.session("ses_none").await, Ok(None));
+    assert_eq!(store.append("ses_none", None, vec![], NOW).await, Err(unknown.clone()));
+    assert_eq!(store.claim_gate("ses_none", "k", vec![], NOW).await, Err(unknown.clone()));
+    assert_eq!(store.page("ses_none", Seq::START, PageLimit::events(1)).await, Err(unknown));
+}
