@@ -1,1 +1,20 @@
-//! Under construction in this commit.
+//! The session service: sessions, turns, pauses, observers and replay.
+//!
+//! Protocol decisions live in `broca-proto`; this crate carries effects out: sockets, tasks, clock and
+//! store. [`Service`] is the whole of it, [`Config`] every limit and default. [`store`] keeps what was
+//! acknowledged or shown, [`models`] answers turns, [`tools`] are those that the service runs itself.
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod engine;
+mod http;
+mod hub;
+pub mod keys;
+pub mod models;
+pub mod service;
+pub mod store;
+pub mod tools;
+
+pub use config::{Config, HubLimits};
+pub use engine::Models;
+pub use service::{NewProfile, Service, ServiceError};

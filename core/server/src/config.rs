@@ -1,0 +1,194 @@
+//! Every limit, timeout and default of the service, in one place.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a service is told when it starts. `Config::default()` is the documented standard; each field
+/// may be set on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Where the client port listens. Default `0.0.0.0:8080`. Environment `BROCA_ADDR`, `BAE_ADDR`.
+    pub addr: SocketAddr,
+    /// The database file. Default `/var/lib/bae/bae.db`. Environment `BROCA_DB_PATH`, `BAE_DB_PATH`.
+    pub db_path: PathBuf,
+    /// How long a paused turn waits for its results. Default 120 s. Environment `BROCA_TURN_TIMEOUT`,
+    /// `BAE_TURN_TIMEOUT`, whole seconds.
+    pub turn_timeout: Duration,
+    /// How long running turns may go on after a shutdown began. Default 30 s. Environment
+    /// `BROCA_SHUTDOWN_TIMEOUT`, `BAE_SHUTDOWN_TIMEOUT`, whole seconds.
+    pub shutdown_timeout: Duration,
+    /// The largest request body in bytes; above it 413. Default 16 MiB.
+    pub max_request_bytes: usize,
+    /// The largest request head in bytes; above it 431. Default 64 KiB, at least 8 KiB.
+    pub max_head_bytes: usize,
+    /// How long a client may take to send a request's head, an idle connection included. Default 60 s.
+    pub head_timeout: Duration,
+    /// How long a client may take to send a request's body. Default 60 s.
+    pub body_timeout: Duration,
+    /// Connections open at once; more wait in the listen queue. Default 8192.
+    pub max_connections: usize,
+    /// Model rounds in one `session.sendMessage`. Default 8.
+    pub max_rounds: u32,
+    /// How fan-out is bounded.
+    pub hub: HubLimits,
+    /// Items on a page of `GET …/events` when the request does not say. Default 50.
+    pub page_default: u32,
+    /// The largest page of `GET …/events`; larger wishes are clamped. Default 200.
+    pub page_max: u32,
+    /// Events read at once while a subscription replays. Default 200.
+    pub replay_page: u32,
+    /// Calls that may wait at the gate of one session; one more is answered `-32000`. Default 1024.
+    pub max_waiters: usize,
+    /// Silence after which a bare newline is written on queued calls and subscriptions; none by default.
+    pub heartbeat: Option<Duration>,
+}
+
+/// How fan-out to readers is bounded (session service §10).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HubLimits {
+    /// Events a reader may fall behind before it is dropped. Default 256.
+    pub ring_events: usize,
+    /// Lines that each stream may have on top of the ring. Default 64.
+    pub stream_lines: usize,
+    /// Bytes of events that one session keeps for its slowest reader. Default 32 MiB.
+    pub ring_bytes: usize,
+    /// Bytes of lines handed to the socket in one write. Default 64 KiB.
+    pub batch_bytes: usize,
+    /// Bytes of deltas that one reader's display lane holds; what is beyond is shed and told by a gap.
+    /// Default 64 KiB.
+    pub display_bytes: usize,
+    /// Bytes up to which deltas of one message are joined while they wait. Default 4 KiB.
+    pub display_join: usize,
+}
+
+impl Default for HubLimits {
+    fn default() -> Self {
+        Self {
+            ring_events: 256,
+            stream_lines: 64,
+            ring_bytes: 32 * 1024 * 1024,
+            batch_bytes: 64 * 1024,
+            display_bytes: 64 * 1024,
+            display_join: 4 * 1024,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addr: SocketAddr::from(([0, 0, 0, 0], 8080)),
+            db_path: PathBuf::from("/var/lib/bae/bae.db"),
+            turn_timeout: Duration::from_secs(120),
+            shutdown_timeout: Duration::from_secs(30),
+            max_request_bytes: 16 * 1024 * 1024,
+            max_head_bytes: 64 * 1024,
+            head_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(60),
+            max_connections: 8192,
+            max_rounds: 8,
+            hub: HubLimits::default(),
+            page_default: 50,
+            page_max: 200,
+            replay_page: 200,
+            max_waiters: 1024,
+            heartbeat: None,
+        }
+    }
+}
+
+/// A setting that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {reason}")]
+pub struct ConfigError {
+    /// The variable.
+    pub name: String,
+    /// What is wrong with its value, and what it should look like.
+    pub reason: String,
+}
+
+impl Config {
+    /// The defaults, overridden by the environment variables named at the fields (session service §12).
+    /// Where both spellings are set, `BROCA_…` wins.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the first variable whose value cannot be read.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    /// As [`Config::from_env`], with the variables looked up by `variable`.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
+    pub fn from_variables(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let find = |name: &str| {
+            let spellings = [format!("BROCA_{name}"), format!("BAE_{name}")];
+            spellings.into_iter().find_map(|full| variable(&full).map(|value| (full, value)))
+        };
+        let seconds = |name: &str, standard: Duration| match find(name) {
+            None => Ok(standard),
+            Some((full, value)) => match value.parse() {
+                Ok(seconds) => Ok(Duration::from_secs(seconds)),
+                Err(_) => Err(ConfigError {
+                    name: full,
+                    reason: "must be a whole number of seconds, such as 120".to_owned(),
+                }),
+            },
+        };
+        let mut config = Self::default();
+        if let Some((name, value)) = find("ADDR") {
+            config.addr = value.parse().map_err(|_| ConfigError {
+                name,
+                reason: "must be an address and a port, such as 127.0.0.1:8080".to_owned(),
+            })?;
+        }
+        if let Some((_, value)) = find("DB_PATH") {
+            config.db_path = PathBuf::from(value);
+        }
+        config.turn_timeout = seconds("TURN_TIMEOUT", config.turn_timeout)?;
+        config.shutdown_timeout = seconds("SHUTDOWN_TIMEOUT", config.shutdown_timeout)?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::from_variables(|name| {
+            pairs.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_override_defaults_and_the_own_spelling_wins() {
+        let config = from(&[
+            ("BAE_ADDR", "127.0.0.1:1"),
+            ("BROCA_ADDR", "127.0.0.1:2"),
+            ("BAE_TURN_TIMEOUT", "7"),
+            ("BAE_DB_PATH", "/x/y.db"),
+        ])
+        .unwrap();
+        assert_eq!(config.addr.port(), 2);
+        assert_eq!(config.turn_timeout, Duration::from_secs(7));
+        assert_eq!(config.db_path, PathBuf::from("/x/y.db"));
+        assert_eq!(from(&[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_named_with_the_cure() {
+        let error = from(&[("BAE_TURN_TIMEOUT", "2m")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "BAE_TURN_TIMEOUT: must be a whole number of seconds, such as 120"
+        );
+        assert_eq!(from(&[("BROCA_ADDR", "here")]).unwrap_err().name, "BROCA_ADDR");
+    }
+}

@@ -1,0 +1,89 @@
+//! `session.cancel`: ends the caller's turn, running, paused or queued (feature `cancel`).
+
+use super::record::{Context, Write};
+use super::session::{Ending, Found, Session};
+use super::turn::read_pause;
+use super::Engine;
+use crate::store::StoreError;
+use broca_proto::Json;
+use broca_proto::run::gate::Ticket;
+use broca_proto::run::{methods, turn};
+use broca_proto::session::content::Block;
+use broca_proto::session::ids::KeyId;
+use broca_proto::session::method::{Cancel, CancelResult, CancelledState};
+use broca_proto::session::rpc::RpcFailure;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Cancels and answers when the gate is free.
+pub(super) async fn cancel(
+    engine: &Engine,
+    session: &Arc<Session>,
+    who: &KeyId,
+    cancel: Cancel,
+) -> Result<Json, RpcFailure> {
+    let was = loop {
+        match session.find_cancelled(who, cancel.request_id.as_ref()) {
+            Found::Idle => break CancelledState::Idle,
+            Found::Queued => break CancelledState::Queued,
+            Found::Running(over, cancelled) => {
+                over.closed().await;
+                if cancelled.load(Ordering::SeqCst) {
+                    break CancelledState::Running;
+                }
+                if cancel.request_id.is_some() {
+                    break CancelledState::Idle;
+                }
+                // It came to its end or its pause before the word reached it: look again.
+            }
+            Found::Paused(ticket, deadline) => {
+                settle_paused(engine, session, who, ticket, deadline, cancel.results).await?;
+                break CancelledState::Paused;
+            }
+        }
+    };
+    let result = CancelResult { cancelled: was != CancelledState::Idle, was };
+    Json::encode(&result).map_err(|_| methods::internal_error())
+}
+
+async fn settle_paused(
+    engine: &Engine,
+    session: &Arc<Session>,
+    who: &KeyId,
+    ticket: Ticket,
+    deadline: u64,
+    results: Vec<Block>,
+) -> Result<(), RpcFailure> {
+    let settled = settle(engine, session, who, results).await;
+    let ending = match &settled {
+        Ok(()) => Ending::Released,
+        Err(_) => Ending::GivenBack { owner: who.clone(), deadline },
+    };
+    session.end_call(ticket, ending, None);
+    settled
+}
+
+async fn settle(
+    engine: &Engine,
+    session: &Session,
+    who: &KeyId,
+    results: Vec<Block>,
+) -> Result<(), RpcFailure> {
+    let failed = |error: StoreError| {
+        tracing::error!(session = %session.id, code = error.code(), %error, "a cancel failed");
+        methods::internal_error()
+    };
+    let parked = engine.store().pause(session.id.as_str()).await.map_err(failed)?;
+    let Some(parked) = parked else { return Ok(()) };
+    let pause = read_pause(&parked.pause).map_err(failed)?;
+    let events = turn::cancel_paused(&pause, results)?;
+    let write = Write::Resume { owner: who.as_str().to_owned(), parked: parked.epoch };
+    let resumed = session.record(engine, write, events, Context::default()).await;
+    let Some(lease) = resumed.map_err(failed)?.epoch else { return Ok(()) };
+    let released = session.record(engine, Write::Release(lease), Vec::new(), Context::default());
+    if let Err(error) = released.await {
+        // The log holds the end of the turn; the store's gate is taken over by the next turn.
+        tracing::error!(session = %session.id, code = error.code(), %error, "a gate stays claimed");
+    }
+    Ok(())
+}

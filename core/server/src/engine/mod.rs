@@ -1,0 +1,197 @@
+//! The engine: what requests mean, carried out on store, gate and fan-out.
+//!
+//! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`turn`]
+//! runs turns, [`cancel`] ends them, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
+
+mod call;
+mod cancel;
+mod lobby;
+mod record;
+mod replay;
+mod session;
+mod turn;
+
+use crate::config::Config;
+use crate::keys::{KeyHash, Role};
+use crate::models::Model;
+use crate::store::{Store, StoreError, WallTime};
+use crate::tools::ServerTool;
+use broca_proto::Secret;
+use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
+use broca_proto::session::problem::Problem;
+pub(crate) use call::Reply;
+pub(crate) use replay::{Replay, ReplayStep};
+use session::Session;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+pub(crate) use turn::Feed;
+
+/// The models of a service by the names that profiles use.
+pub type Models = BTreeMap<String, Arc<dyn Model>>;
+
+/// How often sessions that nobody uses are dropped from memory.
+const SWEEP: Duration = Duration::from_secs(2);
+
+/// A recognised client key.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) key: KeyId,
+    pub(crate) profile: ProfileId,
+}
+
+/// Everything that requests share.
+pub(crate) struct Engine {
+    config: Config,
+    store: Arc<dyn Store>,
+    models: Models,
+    tools: Vec<Arc<dyn ServerTool>>,
+    sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    stopping: AtomicBool,
+}
+
+impl Engine {
+    /// An engine over a store; turns that were paused before a restart wait on.
+    pub(crate) async fn start(
+        config: Config,
+        store: Arc<dyn Store>,
+        models: Models,
+        tools: Vec<Arc<dyn ServerTool>>,
+    ) -> Result<Arc<Self>, StoreError> {
+        let mut sessions = HashMap::new();
+        for parked in store.all_pauses().await? {
+            let id = SessionId::from(parked.session);
+            let owner = KeyId::from(parked.pause.owner);
+            let deadline = u64::try_from(parked.pause.deadline.0).unwrap_or(0);
+            sessions.insert(id.clone(), Session::parked(id, &config, owner, deadline));
+        }
+        let engine = Arc::new(Self {
+            config,
+            store,
+            models,
+            tools,
+            sessions: Mutex::new(sessions),
+            stopping: AtomicBool::new(false),
+        });
+        let swept = Arc::downgrade(&engine);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                let Some(engine) = swept.upgrade() else { return };
+                engine.lock().retain(|_, session| session.is_in_use());
+            }
+        });
+        Ok(engine)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The client behind a client key.
+    pub(crate) async fn client_of(&self, key: &Secret) -> Result<Option<Client>, Problem> {
+        if !has_role(key, Role::Client) {
+            return Ok(None);
+        }
+        let found = self.store.client_key(KeyHash::of(key.expose()), now()).await;
+        let found = found.map_err(|error| store_problem(&error))?;
+        Ok(found.map(|key| Client {
+            key: KeyId::from(key.id),
+            profile: ProfileId::from(key.profile_id),
+        }))
+    }
+
+    /// The client key for which this session key was minted, if it belongs to this session.
+    pub(crate) async fn participant_of(
+        &self,
+        session: &SessionId,
+        key: &Secret,
+    ) -> Result<Option<KeyId>, Problem> {
+        if !has_role(key, Role::Session) {
+            return Ok(None);
+        }
+        let hash = KeyHash::of(key.expose());
+        let found = self.store.session_key(session.as_str(), hash, now()).await;
+        let found = found.map_err(|error| store_problem(&error))?;
+        Ok(found.map(KeyId::from))
+    }
+
+    /// Ends subscriptions and refuses calls that wait; running turns go on.
+    pub(crate) fn begin_shutdown(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        for session in self.lock().values() {
+            session.begin_shutdown();
+        }
+    }
+
+    /// Cuts the turns that still run.
+    pub(crate) fn cut_turns(&self) {
+        for session in self.lock().values() {
+            session.stop_running(session::Stop::Shutdown);
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// The session in memory; only what is used right now is there.
+    fn session(&self, id: &SessionId) -> Arc<Session> {
+        let mut sessions = self.lock();
+        if let Some(session) = sessions.get(id) {
+            return Arc::clone(session);
+        }
+        let session = Session::new(id.clone(), &self.config);
+        sessions.insert(id.clone(), Arc::clone(&session));
+        session
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn has_role(key: &Secret, role: Role) -> bool {
+    let text = key.expose();
+    // `bae_` is the beginning of the other prefixes too; the length tells them apart.
+    text.starts_with(role.prefix()) && text.len() == role.prefix().len() + 48
+}
+
+/// The wall clock.
+fn now() -> WallTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    WallTime(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+}
+
+/// The wall clock as the gate counts it.
+fn now_ms() -> u64 {
+    u64::try_from(now().0).unwrap_or(0)
+}
+
+/// Runs work that must not stop half-way when its caller goes away.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    match tokio::spawn(work).await {
+        Ok(done) => Some(done),
+        Err(error) => {
+            tracing::error!(panicked = error.is_panic(), "a task of the service broke off");
+            None
+        }
+    }
+}
+
+/// What a REST caller is told when the store failed.
+fn store_problem(error: &StoreError) -> Problem {
+    tracing::error!(code = error.code(), %error, "the store failed");
+    match error {
+        StoreError::Full => Problem::new(507, "internal", "the service's storage is full"),
+        _ => Problem::new(500, "internal", "the service's storage failed"),
+    }
+}

@@ -1,0 +1,207 @@
+//! Writes events to the log and shows them: on disk first, then to the readers, in the order of the log.
+
+use super::session::Session;
+use super::{Engine, now};
+use crate::hub::{Publication, ReaderId};
+use crate::keys::{IdKind, KeyHash};
+use crate::store::{
+    Closing, Elided, Epoch, Join, NewEvent, Pause, Registration, Seq, SessionState, StoreError,
+    Stored, ToolLists,
+};
+use broca_proto::Json;
+use broca_proto::run::log::{Audience, LogEvent};
+use broca_proto::run::view;
+use broca_proto::session::event::{Event, EventParts, EventType};
+use broca_proto::session::feature::Features;
+use broca_proto::session::rpc;
+
+/// What is written together with events.
+#[derive(Debug)]
+pub(super) enum Write {
+    /// Nothing else; under a lease or without.
+    Append(Option<Epoch>),
+    /// The gate is taken.
+    Claim { owner: String },
+    /// The owner takes up its paused turn.
+    Resume { owner: String, parked: Epoch },
+    /// Somebody takes over a paused turn.
+    TakeOver { owner: String, parked: Epoch },
+    /// The turn pauses.
+    Park { lease: Epoch, pause: Pause },
+    /// The turn is over.
+    Release(Epoch),
+    /// The session is over.
+    Close { lease: Option<Epoch>, to: SessionState },
+    /// A driver registers.
+    Register { who: String },
+    /// A client joins; one event.
+    Join { who: String, tools: ToolLists, session_key: KeyHash },
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Recorded {
+    /// The lease, when the gate was taken.
+    pub(super) epoch: Option<Epoch>,
+    /// The events, in their order. None when the registration or the close had happened before.
+    pub(super) events: Vec<Shown>,
+    /// The state in which a session to be closed had ended before.
+    pub(super) already: Option<SessionState>,
+}
+
+/// An event on disk, as readers see it.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) event: Event,
+    pub(super) audience: Audience,
+}
+
+/// For whom and with what events are written.
+#[derive(Debug, Default)]
+pub(super) struct Context<'a> {
+    /// The stream that does not show what its caller has just sent.
+    pub(super) caller: Option<ReaderId>,
+    /// The id for the assistant's message, under which its deltas were shown.
+    pub(super) message_id: Option<&'a str>,
+}
+
+impl Session {
+    /// Writes and shows. To be run in a task of its own: dropped half-way, events would be on disk unseen.
+    pub(super) async fn record(
+        &self,
+        engine: &Engine,
+        write: Write,
+        events: Vec<LogEvent>,
+        context: Context<'_>,
+    ) -> Result<Recorded, StoreError> {
+        let _order = self.order.lock().await;
+        let mut shown_as = Vec::with_capacity(events.len());
+        let mut new = Vec::with_capacity(events.len());
+        for event in events {
+            shown_as.push((event.audience, event.whole_payload()));
+            new.push(new_event(event, context.message_id)?);
+        }
+        let (stored, mut recorded) = self.write(engine, write, new).await?;
+        let mut publications = Vec::with_capacity(stored.len());
+        for (stored, (audience, payload)) in stored.into_iter().zip(shown_as) {
+            let event = wire_event(self.id.as_str(), &stored, &payload)?;
+            let type_name = event.type_name();
+            publications.push(Publication {
+                seq: stored.seq.0,
+                line: rpc::event_line(&event),
+                plain: view::shows_event(Features::NONE, type_name),
+                cancel: view::shows_event(Features::ALL, type_name),
+                withheld_from: context.caller.filter(|_| audience != Audience::Everyone),
+            });
+            recorded.events.push(Shown { event, audience });
+        }
+        self.hub.publish(publications);
+        Ok(recorded)
+    }
+
+    async fn write(
+        &self,
+        engine: &Engine,
+        write: Write,
+        new: Vec<NewEvent>,
+    ) -> Result<(Vec<Stored>, Recorded), StoreError> {
+        let (store, id, now) = (engine.store(), self.id.as_str(), now());
+        let mut recorded = Recorded::default();
+        let mut leased = |lease: crate::store::Lease| {
+            recorded.epoch = Some(lease.epoch);
+            lease.events
+        };
+        let stored = match write {
+            Write::Append(lease) => store.append(id, lease, new, now).await?,
+            Write::Claim { owner } => leased(store.claim_gate(id, &owner, new, now).await?),
+            Write::Resume { owner, parked } => {
+                leased(store.resume(id, &owner, parked, new, now).await?)
+            }
+            Write::TakeOver { owner, parked } => {
+                leased(store.take_over(id, &owner, parked, new, now).await?)
+            }
+            Write::Park { lease, pause } => store.park(id, lease, pause, new, now).await?,
+            Write::Release(lease) => store.release_gate(id, lease, new, now).await?,
+            Write::Close { lease, to } => match store.close(id, lease, to, new, now).await? {
+                Closing::Now(stored) => stored,
+                Closing::Already(state) => {
+                    recorded.already = Some(state);
+                    Vec::new()
+                }
+            },
+            Write::Register { who } => match store.register_driver(id, &who, new, now).await? {
+                Registration::First(stored) => stored,
+                Registration::Already => Vec::new(),
+            },
+            Write::Join { who, tools, session_key } => {
+                let mut new = new;
+                let Some(event) = new.pop() else {
+                    return Err(StoreError::Internal("a join without its event".to_owned()));
+                };
+                let session = id.to_owned();
+                let join = Join { session, client_key_id: who, tools, session_key, event };
+                vec![store.join(join, now).await?]
+            }
+        };
+        Ok((stored, recorded))
+    }
+}
+
+/// An event for the store.
+pub(super) fn new_event(
+    event: LogEvent,
+    message_id: Option<&str>,
+) -> Result<NewEvent, StoreError> {
+    let id = match message_id {
+        Some(id) if event.event_type == EventType::ServerMessageSend => id.to_owned(),
+        _ => mint(IdKind::Event)?,
+    };
+    Ok(NewEvent {
+        id,
+        client_key_id: Some(event.client_key_id.as_str().to_owned()),
+        event_type: event.event_type.as_str().to_owned(),
+        payload: event.payload.as_str().to_owned(),
+        elided: event.elided.map(|elided| Elided {
+            from: Seq::START,
+            tail: elided.tail.as_str().to_owned(),
+        }),
+    })
+}
+
+/// Draws an id.
+pub(super) fn mint(kind: IdKind) -> Result<String, StoreError> {
+    kind.mint().map_err(|error| StoreError::Internal(error.to_string()))
+}
+
+fn wire_event(session: &str, stored: &Stored, payload: &Json) -> Result<Event, StoreError> {
+    let NewEvent { id, client_key_id, event_type, .. } = &stored.event;
+    let created_at = stored.created_at.to_string();
+    let parts = EventParts {
+        id,
+        session_id: session,
+        client_key_id: client_key_id.as_deref(),
+        event_type,
+        payload: payload.as_str(),
+        created_at: &created_at,
+    };
+    let damaged = |_| StoreError::Internal("an event cannot be written".to_owned());
+    Event::write(&parts).map_err(damaged)
+}
+
+/// An event read from the log, as the wire shows it.
+pub(super) fn logged_event(
+    session: &str,
+    event: &crate::store::Event,
+) -> Result<Event, StoreError> {
+    let created_at = event.created_at.to_string();
+    let parts = EventParts {
+        id: &event.id,
+        session_id: session,
+        client_key_id: event.client_key_id.as_deref(),
+        event_type: &event.event_type,
+        payload: &event.payload,
+        created_at: &created_at,
+    };
+    let damaged = |_| StoreError::Internal("a logged event's payload is no JSON".to_owned());
+    Event::write(&parts).map_err(damaged)
+}

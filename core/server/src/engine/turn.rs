@@ -1,0 +1,685 @@
+//! Runs `session.sendMessage`: waits at the gate, then carries out what the turn machine asks for.
+//!
+//! The work is a task of its own: a caller that goes away while it waits leaves the queue, one that goes
+//! away later does not end the turn.
+
+use super::record::{Context, Recorded, Write, mint};
+use super::session::{Ending, Session, Stop, mark_cancelled};
+use super::{Engine, now_ms};
+use crate::hub::{Delta, ReaderId, ReaderKind};
+use crate::hub::{Hub, Reader};
+use crate::keys::IdKind;
+use crate::models::{self, DeltaSink, ModelRequest};
+use crate::store::{self, Epoch, Seq, StoreError, WallTime};
+use broca_proto::Json;
+use broca_proto::provider::ToolSpec;
+use broca_proto::run::gate::{Entry, Refusal, Ticket};
+use broca_proto::run::log::{Audience, LogEvent, history_message};
+use broca_proto::run::merge::Pause;
+use broca_proto::run::methods::{self, SessionState};
+use broca_proto::run::open::DeclaredTools;
+use broca_proto::run::toolbox::{ServerTool, Toolbox};
+use broca_proto::run::turn::{
+    self, Effect, ModelCall, ModelFailure, ModelReply, Provider, ToolOutcome, ToolRun, Turn,
+    TurnStart,
+};
+use broca_proto::run::view;
+use broca_proto::session::content::Message;
+use broca_proto::session::event::EventType;
+use broca_proto::session::feature::Features;
+use broca_proto::session::ids::KeyId;
+use broca_proto::session::payload::TokenUsage;
+use broca_proto::session::rpc::{self, RpcFailure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{oneshot, watch};
+
+/// What a call's stream gets when its wait is over.
+pub(crate) enum Feed {
+    /// The turn has begun: the session's feed, and at its end the terminal line.
+    Live(Reader),
+    /// There is no turn: one line, or none for a notification.
+    Answer(Bytes),
+}
+
+/// What the gate tells a call.
+#[derive(Debug)]
+pub(super) enum Grant {
+    /// It holds the gate.
+    Go { entry: Entry, stopped: watch::Receiver<Stop>, cancelled: Arc<AtomicBool> },
+    /// It was turned away; the session is in this state.
+    Refused(Refusal, SessionState),
+    /// Its client cancelled it.
+    Cancelled,
+    /// The service goes down.
+    Stopping,
+}
+
+/// Who calls, and how the answer is to look.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub(super) who: KeyId,
+    pub(super) features: Features,
+    /// The id to answer with; a notification has none.
+    pub(super) id: Option<Json>,
+}
+
+impl Call {
+    fn line(&self, outcome: Result<&Json, &RpcFailure>) -> Bytes {
+        self.id.as_ref().map(|id| rpc::response_line(id, outcome)).unwrap_or_default()
+    }
+}
+
+/// Starts the call. Its stream gets the feed when the gate opens; dropping the sender of `presence` says
+/// that the stream is gone.
+pub(super) fn begin(
+    engine: &Arc<Engine>,
+    session: Arc<Session>,
+    call: Call,
+    message: Message,
+) -> (oneshot::Receiver<Feed>, oneshot::Sender<()>) {
+    let (feed, fed) = oneshot::channel();
+    let (presence, present) = oneshot::channel();
+    let engine = Arc::clone(engine);
+    let (ticket, granted) = session.arrive(call.who.clone(), call.id.clone());
+    tokio::spawn(wait_and_run(engine, session, call, message, ticket, granted, feed, present));
+    (fed, presence)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one task")]
+async fn wait_and_run(
+    engine: Arc<Engine>,
+    session: Arc<Session>,
+    call: Call,
+    message: Message,
+    ticket: Ticket,
+    mut granted: oneshot::Receiver<Grant>,
+    feed: oneshot::Sender<Feed>,
+    present: oneshot::Receiver<()>,
+) {
+    let grant = tokio::select! {
+        biased;
+        grant = &mut granted => grant,
+        _ = present => {
+            if session.leave(ticket) {
+                return;
+            }
+            granted.await
+        }
+    };
+    let failure = match grant {
+        Ok(Grant::Go { entry, stopped, cancelled }) => {
+            let held = Held { session: Arc::clone(&session), ticket, stream: None, armed: true };
+            let drive = Drive {
+                engine,
+                session,
+                call,
+                held,
+                stopped,
+                cancelled,
+                lease: Lease::None,
+                reader: None,
+                chain: Vec::new(),
+                shown: Vec::new(),
+                message_id: Arc::from(""),
+            };
+            return drive.run(entry, message, feed).await;
+        }
+        Ok(Grant::Refused(why, state)) => methods::gate_refusal(why, &state),
+        Ok(Grant::Cancelled) => turn::turn_cancelled(),
+        Ok(Grant::Stopping) => stopping(),
+        Err(_) => methods::internal_error(),
+    };
+    // The stream may be gone: then nobody is left to tell.
+    let _ = feed.send(Feed::Answer(call.line(Err(&failure))));
+}
+
+/// Gives the gate back if the task breaks off, so that the session goes on.
+struct Held {
+    session: Arc<Session>,
+    ticket: Ticket,
+    stream: Option<(ReaderId, Bytes)>,
+    armed: bool,
+}
+
+impl Held {
+    fn end(&mut self, ending: Ending, stream: Option<(ReaderId, Bytes)>) {
+        self.armed = false;
+        self.session.end_call(self.ticket, ending, stream);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.armed {
+            tracing::error!(session = %self.session.id, "a turn broke off");
+            self.session.end_call(self.ticket, Ending::Released, self.stream.take());
+        }
+    }
+}
+
+/// How far the turn has come with the store's gate.
+#[derive(Debug, Clone)]
+enum Lease {
+    None,
+    /// To be taken with the first events.
+    Take(Entry, Option<Epoch>),
+    Has(Epoch),
+}
+
+/// Why a turn ends without the machine's word.
+enum Broken {
+    Store(StoreError),
+    Closed,
+    Shutdown,
+}
+
+impl From<StoreError> for Broken {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+struct Drive {
+    engine: Arc<Engine>,
+    session: Arc<Session>,
+    call: Call,
+    held: Held,
+    stopped: watch::Receiver<Stop>,
+    cancelled: Arc<AtomicBool>,
+    lease: Lease,
+    reader: Option<ReaderId>,
+    /// The profile's models, primary first.
+    chain: Vec<Arc<dyn models::Model>>,
+    /// `result.events`.
+    shown: Vec<Json>,
+    /// The id that the assistant's next message will have.
+    message_id: Arc<str>,
+}
+
+impl Drive {
+    async fn run(mut self, entry: Entry, message: Message, feed: oneshot::Sender<Feed>) {
+        let prepared = self.prepare(entry.clone(), message).await;
+        let start = match prepared {
+            Ok(Ok(start)) => start,
+            Ok(Err((failure, ending))) => {
+                self.held.end(ending, None);
+                let _ = feed.send(Feed::Answer(self.call.line(Err(&failure))));
+                return;
+            }
+            Err(error) => {
+                let ending = self.give_back(&entry).await;
+                self.held.end(ending, None);
+                let failure = self.store_failure(&error);
+                let _ = feed.send(Feed::Answer(self.call.line(Err(&failure))));
+                return;
+            }
+        };
+        let reader = self.session.hub.attach(ReaderKind::Call, self.call.features);
+        let id = reader.id();
+        self.reader = Some(id);
+        self.held.stream = Some((id, self.call.line(Err(&methods::internal_error()))));
+        // A caller that is gone is no reason to stop.
+        let _ = feed.send(Feed::Live(reader));
+        let (ending, outcome) = match self.turn(start).await {
+            Ok(done) => done,
+            Err(Broken::Closed) => {
+                let state = self.session.ended().unwrap_or(SessionState::Closed);
+                let failure = methods::gate_refusal(Refusal::Closed, &state);
+                (Ending::Released, Err(failure))
+            }
+            Err(Broken::Shutdown) => (Ending::Released, Err(stopping())),
+            Err(Broken::Store(error)) => {
+                let failure = self.store_failure(&error);
+                let ending = match self.lease {
+                    Lease::Has(_) => Ending::Released,
+                    _ => self.give_back(&entry).await,
+                };
+                (ending, Err(failure))
+            }
+        };
+        let line = self.call.line(outcome.as_ref());
+        self.held.end(ending, Some((id, line)));
+    }
+
+    /// Reads what the turn starts from. The inner error is an answer without a turn.
+    async fn prepare(
+        &mut self,
+        entry: Entry,
+        message: Message,
+    ) -> Result<Result<TurnStart, (RpcFailure, Ending)>, StoreError> {
+        let (store, id) = (self.engine.store(), self.session.id.as_str());
+        let Some(session) = store.session(id).await? else {
+            let failure = RpcFailure::new(rpc::code::APPLICATION, "session no longer exists");
+            return Ok(Err((failure, Ending::Released)));
+        };
+        let state = SessionState::parse(session.state.as_str());
+        if let Err(failure) = methods::session_is_open(&state) {
+            return Ok(Err((failure, Ending::Over(state))));
+        }
+        let profile = store.profile(&session.profile_id).await?.filter(|p| !p.deleted);
+        let Some(profile) = profile else {
+            let profile = session.profile_id.into();
+            let event = LogEvent::profile_unavailable(&self.call.who, &profile);
+            let to = store::SessionState::Error;
+            let write = Write::Close { lease: None, to };
+            self.session.record(&self.engine, write, vec![event], Context::default()).await?;
+            let failure = methods::profile_unavailable();
+            return Ok(Err((failure, Ending::Over(SessionState::Error))));
+        };
+        let parked = match entry {
+            Entry::Fresh => None,
+            Entry::Resumed | Entry::Reclaimed { .. } => store.pause(id).await?,
+        };
+        let paused = parked.as_ref().map(|parked| read_pause(&parked.pause)).transpose()?;
+        let tools = store.tools(id, self.call.who.as_str()).await?.unwrap_or_default();
+        let mut history = Vec::new();
+        for message in store.messages(id, Seq::START, session.last_seq).await? {
+            let payload = read_json(message.payload)?;
+            history.push(history_message(&payload, &EventType::parse(&message.event_type)));
+        }
+        let providers = self.engine.chain(&profile).map(|chain| {
+            self.chain = chain;
+            self.chain.iter().map(describe).collect()
+        });
+        self.lease = Lease::Take(entry.clone(), parked.map(|parked| parked.epoch));
+        Ok(Ok(TurnStart {
+            actor: self.call.who.clone(),
+            entry,
+            paused,
+            message,
+            history,
+            toolbox: self.toolbox(tools)?,
+            providers,
+            max_rounds: self.engine.config().max_rounds,
+        }))
+    }
+
+    fn toolbox(&self, lists: store::ToolLists) -> Result<Toolbox, StoreError> {
+        let read = |raw: String| {
+            let declared = DeclaredTools::read(read_json(raw)?);
+            declared.map(|declared| declared.tools).map_err(|_| damaged("a tool list"))
+        };
+        let server = self.engine.tools.iter().map(|tool| {
+            let ToolSpec { name, description, input_schema } = tool.spec();
+            ServerTool {
+                declaration: broca_proto::session::tool::ToolDeclaration {
+                    name,
+                    description,
+                    input_schema,
+                },
+                server_name: tool.server_name().to_owned(),
+            }
+        });
+        Ok(Toolbox {
+            client: read(lists.tools)?,
+            sandbox: read(lists.sandbox_tools)?,
+            subagent: read(lists.subagent_tools)?,
+            server: server.collect(),
+        })
+    }
+
+    /// Runs the machine to its pause or end.
+    async fn turn(
+        &mut self,
+        start: TurnStart,
+    ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
+        let mut turn = match Turn::start(start) {
+            Ok(turn) => turn,
+            Err(rejected) if rejected.ends_session => {
+                let mut events = self.abandonment();
+                events.extend(rejected.events);
+                let to = store::SessionState::Error;
+                self.record(Write::Close { lease: None, to }, events).await?;
+                return Ok((Ending::Over(SessionState::Error), Err(rejected.failure)));
+            }
+            Err(rejected) => return Ok((Ending::Released, Err(rejected.failure))),
+        };
+        while let Some(effect) = turn.poll_effect() {
+            match effect {
+                Effect::Log(events) => self.log(events).await?,
+                Effect::CallModel(call) => self.call_model(&mut turn, call).await?,
+                Effect::CallTool(run) => self.call_tool(&mut turn, run).await?,
+                Effect::Pause { events, pause, message } => {
+                    return self.pause(events, pause, &message).await;
+                }
+                Effect::Finish { events, answer, outcome } => {
+                    let lease = self.take_lease().await?;
+                    let ending = if outcome.ends_session() {
+                        let to = store::SessionState::Error;
+                        self.record(Write::Close { lease: Some(lease), to }, events).await?;
+                        Ending::Over(SessionState::Error)
+                    } else {
+                        self.record(Write::Release(lease), events).await?;
+                        Ending::Released
+                    };
+                    return Ok((ending, answer.map(|message| self.result(&message))));
+                }
+            }
+        }
+        let fault = "the turn stopped without an end".to_owned();
+        Err(Broken::Store(StoreError::Internal(fault)))
+    }
+
+    async fn call_model(
+        &mut self,
+        turn: &mut Turn,
+        call: ModelCall,
+    ) -> Result<(), Broken> {
+        let Some(model) = self.chain.get(call.provider).cloned() else {
+            turn.handle_model_failure(ModelFailure {
+                status: None,
+                error: "this provider is not configured".to_owned(),
+                body: None,
+            });
+            return Ok(());
+        };
+        self.message_id = mint(IdKind::Event)?.into();
+        let spec = |tool: &broca_proto::session::tool::ToolDeclaration| ToolSpec {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input_schema: tool.input_schema.clone(),
+        };
+        let request = ModelRequest {
+            messages: call.messages.as_ref().clone(),
+            tools: call.tools.iter().map(spec).collect(),
+            max_tokens: None,
+        };
+        let sink = Sink {
+            hub: Arc::clone(&self.session.hub),
+            message_id: Arc::clone(&self.message_id),
+            used: AtomicBool::new(false),
+        };
+        let answered = tokio::select! {
+            biased;
+            stop = stop(&mut self.stopped) => Err(stop),
+            answer = model.call(&request, &sink) => Ok(answer),
+        };
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(stop) => {
+                sink.void();
+                return self.stop(turn, stop);
+            }
+        };
+        match answer {
+            Ok(reply) => turn.handle_model_reply(ModelReply {
+                content: reply.content,
+                body: reply.body,
+                usage: reply.usage.map(|usage| TokenUsage {
+                    input_tokens: usage.input_tokens,
+                    output_tokens: usage.output_tokens,
+                }),
+            }),
+            Err(failure) => {
+                sink.void();
+                turn.handle_model_failure(ModelFailure {
+                    status: failure.status,
+                    error: failure.error,
+                    body: failure.body,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    async fn call_tool(&mut self, turn: &mut Turn, run: ToolRun) -> Result<(), Broken> {
+        let found = self.engine.tools.iter().rev().find(|tool| {
+            tool.server_name() == run.server_name && tool.spec().name == run.name
+        });
+        let outcome = match found.cloned() {
+            None => ToolOutcome::Failed(format!("the tool '{}' is gone", run.name)),
+            Some(tool) => tokio::select! {
+                biased;
+                stop = stop(&mut self.stopped) => return self.stop(turn, stop),
+                answer = tool.call(&run.input) => match answer {
+                    Ok(answer) => ToolOutcome::Answered(answer.result()),
+                    Err(reason) => ToolOutcome::Failed(reason),
+                },
+            },
+        };
+        turn.handle_tool_outcome(outcome);
+        Ok(())
+    }
+
+    fn stop(&self, turn: &mut Turn, why: Stop) -> Result<(), Broken> {
+        match why {
+            Stop::Cancel | Stop::No => {
+                turn.handle_cancel();
+                mark_cancelled(&self.cancelled);
+                Ok(())
+            }
+            Stop::Closed => Err(Broken::Closed),
+            Stop::Shutdown => Err(Broken::Shutdown),
+        }
+    }
+
+    async fn pause(
+        &mut self,
+        events: Vec<LogEvent>,
+        pause: Pause,
+        message: &Message,
+    ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
+        let lease = self.take_lease().await?;
+        let timeout = self.engine.config().turn_timeout.as_millis();
+        let deadline = now_ms().saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX));
+        let stash: Vec<Json> = pause.stash.iter().map(|block| block.json().clone()).collect();
+        let pause = store::Pause {
+            owner: pause.owner.as_str().to_owned(),
+            deadline: WallTime(i64::try_from(deadline).unwrap_or(i64::MAX)),
+            expected: pause.expected,
+            stashed: Json::array(&stash).as_str().to_owned(),
+            progress: "{}".to_owned(),
+        };
+        self.record(Write::Park { lease, pause }, events).await?;
+        Ok((Ending::Parked { deadline }, Ok(self.result(message))))
+    }
+
+    /// Logs events, the first ones together with taking the gate.
+    async fn log(&mut self, events: Vec<LogEvent>) -> Result<(), Broken> {
+        let Lease::Has(lease) = self.lease else { return self.claim(events).await };
+        self.record(Write::Append(Some(lease)), events).await?;
+        Ok(())
+    }
+
+    async fn take_lease(&mut self) -> Result<Epoch, Broken> {
+        if !matches!(self.lease, Lease::Has(_)) {
+            self.claim(Vec::new()).await?;
+        }
+        match self.lease {
+            Lease::Has(lease) => Ok(lease),
+            _ => Err(StoreError::LeaseLost.into()),
+        }
+    }
+
+    async fn claim(&mut self, events: Vec<LogEvent>) -> Result<(), Broken> {
+        let owner = self.call.who.as_str().to_owned();
+        let mut all = self.abandonment();
+        all.extend(events);
+        let write = match &self.lease {
+            Lease::Take(Entry::Resumed, Some(parked)) => Write::Resume { owner, parked: *parked },
+            Lease::Take(Entry::Reclaimed { .. }, Some(parked)) => {
+                Write::TakeOver { owner, parked: *parked }
+            }
+            _ => Write::Claim { owner },
+        };
+        let epoch = self.record(write, all).await?.epoch;
+        self.lease = epoch.map_or(Lease::None, Lease::Has);
+        Ok(())
+    }
+
+    /// What is logged when somebody's paused turn is taken over.
+    fn abandonment(&self) -> Vec<LogEvent> {
+        match &self.lease {
+            Lease::Take(Entry::Reclaimed { from }, Some(_)) => {
+                vec![LogEvent::turn_abandoned(from)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    async fn record(
+        &mut self,
+        write: Write,
+        events: Vec<LogEvent>,
+    ) -> Result<Recorded, Broken> {
+        let context = Context {
+            caller: self.reader,
+            message_id: Some(&self.message_id).filter(|id| !id.is_empty()).map(|id| &**id),
+        };
+        let recorded = self.session.record(&self.engine, write, events, context).await;
+        let recorded = match recorded {
+            Ok(recorded) => recorded,
+            // Somebody closed the session under the turn.
+            Err(StoreError::NotOpen { .. } | StoreError::LeaseLost)
+                if self.session.ended().is_some() || *self.stopped.borrow() == Stop::Closed =>
+            {
+                return Err(Broken::Closed);
+            }
+            Err(StoreError::NotOpen { .. }) => return Err(Broken::Closed),
+            Err(error) => return Err(error.into()),
+        };
+        if recorded.already.is_some() {
+            return Err(Broken::Closed);
+        }
+        let features = self.call.features;
+        for shown in &recorded.events {
+            if shown.audience != Audience::Watchers
+                && view::shows_event(features, shown.event.type_name())
+            {
+                self.shown.push(shown.event.json());
+            }
+        }
+        Ok(recorded)
+    }
+
+    fn result(&self, message: &Message) -> Json {
+        let message = view::shown_message(self.call.features, message).to_json();
+        Json::object([("events", &Json::array(&self.shown)), ("message", &message)])
+    }
+
+    /// How the gate is given back when the turn could not begin.
+    async fn give_back(&self, entry: &Entry) -> Ending {
+        if matches!(entry, Entry::Fresh) {
+            return Ending::Released;
+        }
+        match self.engine.store().pause(self.session.id.as_str()).await {
+            Ok(Some(parked)) => Ending::GivenBack {
+                owner: KeyId::from(parked.pause.owner),
+                deadline: u64::try_from(parked.pause.deadline.0).unwrap_or(0),
+            },
+            Ok(None) => Ending::Released,
+            // Nobody can say whose turn it is: it stays with the one who was to take it up.
+            Err(_) => Ending::GivenBack {
+                owner: match entry {
+                    Entry::Reclaimed { from } => from.clone(),
+                    _ => self.call.who.clone(),
+                },
+                deadline: now_ms(),
+            },
+        }
+    }
+
+    fn store_failure(&self, error: &StoreError) -> RpcFailure {
+        tracing::error!(
+            session = %self.session.id, code = error.code(), %error,
+            "a turn could not be stored and ends"
+        );
+        methods::internal_error()
+    }
+}
+
+impl Engine {
+    /// The models of a profile, in order; fallbacks that are not configured are left out. The error says why
+    /// there is no primary.
+    fn chain(&self, profile: &store::Profile) -> Result<Vec<Arc<dyn models::Model>>, String> {
+        let primary = &profile.primary_provider;
+        if !self.models.contains_key(primary) {
+            return Err(format!("provider \"{primary}\" is not configured"));
+        }
+        let mut chain = Vec::new();
+        for name in std::iter::once(primary).chain(&profile.fallback_providers) {
+            match self.models.get(name) {
+                Some(model) => chain.push(Arc::clone(model)),
+                None => tracing::warn!(provider = %name, "a fallback provider is not configured"),
+            }
+        }
+        Ok(chain)
+    }
+}
+
+fn describe(model: &Arc<dyn models::Model>) -> Provider {
+    let described = model.describe();
+    Provider {
+        provider: described.provider,
+        base_url: described.base_url,
+        model: described.model,
+        max_tokens: Some(described.max_tokens),
+    }
+}
+
+/// Passes deltas on to the display lane.
+struct Sink {
+    hub: Arc<Hub>,
+    message_id: Arc<str>,
+    used: AtomicBool,
+}
+
+impl Sink {
+    /// What was shown does not count.
+    fn void(&self) {
+        if self.used.load(Ordering::Relaxed) {
+            self.hub.show(&Delta::Reset);
+        }
+    }
+}
+
+impl DeltaSink for Sink {
+    fn delta(&self, delta: models::Delta) {
+        let message_id = Arc::clone(&self.message_id);
+        let delta = match delta {
+            models::Delta::Text(delta) => Delta::Text { message_id, delta },
+            models::Delta::Reasoning(delta) => Delta::Reasoning { message_id, delta },
+            // Pieces of a call without an id could not be told apart.
+            models::Delta::ToolInput { id: Some(id), delta, .. } => {
+                Delta::ToolInput { tool_call_id: id.into(), delta }
+            }
+            models::Delta::ToolInput { .. } => return,
+        };
+        self.used.store(true, Ordering::Relaxed);
+        self.hub.show(&delta);
+    }
+}
+
+/// Waits until the turn is to stop.
+async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
+    let why = stopped.wait_for(|why| *why != Stop::No).await.ok().map(|why| *why);
+    match why {
+        Some(why) => why,
+        // The session keeps the sender while the turn runs.
+        None => std::future::pending().await,
+    }
+}
+
+fn stopping() -> RpcFailure {
+    let message = "the service is shutting down; connect again";
+    RpcFailure::new(rpc::code::APPLICATION, message)
+}
+
+pub(super) fn read_pause(pause: &store::Pause) -> Result<Pause, StoreError> {
+    let stash = read_json(pause.stashed.clone())?.decode();
+    Ok(Pause {
+        owner: KeyId::from(pause.owner.as_str()),
+        expected: pause.expected.clone(),
+        stash: stash.map_err(|_| damaged("a paused turn"))?,
+    })
+}
+
+fn read_json(text: String) -> Result<Json, StoreError> {
+    Json::parse(text).map_err(|_| damaged("a payload"))
+}
+
+fn damaged(what: &str) -> StoreError {
+    StoreError::Internal(format!("{what} in the store cannot be read"))
+}

@@ -1,0 +1,132 @@
+//! The bodies of streamed `/rpc` answers: one frame for each batch of lines that is ready.
+
+use crate::engine::{Feed, Replay, ReplayStep};
+use crate::hub::{Reader, Then};
+use axum::body::HttpBody;
+use bytes::Bytes;
+use hyper::body::Frame;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+/// The stream of a `session.sendMessage` or a `session.subscribe`.
+pub(crate) struct StreamBody {
+    source: Source,
+    heartbeat: Option<Heartbeat>,
+    /// Dropped with the stream, which tells a queued call that nobody waits for it any more.
+    _presence: Option<oneshot::Sender<()>>,
+}
+
+enum Source {
+    /// Waits at the gate: not a byte.
+    Queued(oneshot::Receiver<Feed>),
+    /// Shows what was logged before.
+    Replaying(Pin<Box<dyn Future<Output = ReplayStep> + Send>>),
+    Live(Reader),
+    Over,
+}
+
+impl StreamBody {
+    /// The stream of a call that waits at the gate.
+    pub(crate) fn call(
+        feed: oneshot::Receiver<Feed>,
+        presence: oneshot::Sender<()>,
+        heartbeat: Option<Duration>,
+    ) -> Self {
+        let heartbeat = heartbeat.map(Heartbeat::new);
+        Self { source: Source::Queued(feed), heartbeat, _presence: Some(presence) }
+    }
+
+    /// The stream of a subscription.
+    pub(crate) fn subscription(replay: Replay, heartbeat: Option<Duration>) -> Self {
+        let heartbeat = heartbeat.map(Heartbeat::new);
+        Self { source: Source::Replaying(Box::pin(replay.step())), heartbeat, _presence: None }
+    }
+
+    fn poll_lines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            let (lines, next) = match &mut self.source {
+                Source::Over => return Poll::Ready(None),
+                Source::Queued(feed) => match Pin::new(feed).poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(Feed::Live(reader))) => (Bytes::new(), Source::Live(reader)),
+                    Poll::Ready(Ok(Feed::Answer(line))) => (line, Source::Over),
+                    Poll::Ready(Err(_)) => (Bytes::new(), Source::Over),
+                },
+                Source::Replaying(step) => match step.as_mut().poll(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(ReplayStep::Lines(lines, replay)) => {
+                        (lines, Source::Replaying(Box::pin(replay.step())))
+                    }
+                    Poll::Ready(ReplayStep::Live(reader)) => (Bytes::new(), Source::Live(reader)),
+                    Poll::Ready(ReplayStep::End(lines)) => (lines, Source::Over),
+                },
+                Source::Live(reader) => match reader.poll_batch(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(batch) => match batch.then {
+                        Then::More => return Poll::Ready(Some(batch.lines)),
+                        Then::End | Then::Lagged => (batch.lines, Source::Over),
+                    },
+                },
+            };
+            self.source = next;
+            if !lines.is_empty() {
+                return Poll::Ready(Some(lines));
+            }
+        }
+    }
+}
+
+impl HttpBody for StreamBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let polled = self.poll_lines(cx);
+        let Some(heartbeat) = &mut self.heartbeat else {
+            return polled.map(|lines| lines.map(|lines| Ok(Frame::data(lines))));
+        };
+        match polled {
+            Poll::Ready(lines) => {
+                heartbeat.restart();
+                Poll::Ready(lines.map(|lines| Ok(Frame::data(lines))))
+            }
+            Poll::Pending => match heartbeat.poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(()) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"\n"))))),
+            },
+        }
+    }
+}
+
+/// Says when a silent stream should show that it lives.
+struct Heartbeat {
+    every: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Heartbeat {
+    fn new(every: Duration) -> Self {
+        Self { every, sleep: Box::pin(tokio::time::sleep(every)) }
+    }
+
+    fn restart(&mut self) {
+        self.sleep.as_mut().reset(Instant::now() + self.every);
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.sleep.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        self.restart();
+        // Registers the new time.
+        let _ = self.sleep.as_mut().poll(cx);
+        Poll::Ready(())
+    }
+}

@@ -1,0 +1,571 @@
+//! Live fan-out of one session: a bounded ring of encoded lines, and the display lane beside it.
+//!
+//! Events are encoded once and shared. Each reader is a position in the ring; the socket's own pace moves
+//! it, so that a slow reader costs nothing but what the ring keeps for it. A reader that the ring has
+//! overtaken gets the lag line and the end (session service §10). Deltas travel in a bounded lane for each
+//! reader that asked for them: joined while they wait, shed when there are too many, never in the way of
+//! events and always before the event that was logged after them.
+
+mod display;
+
+use crate::config::HubLimits;
+use broca_proto::session::feature::Features;
+use broca_proto::session::rpc::{self, LAGGED_MESSAGE, RpcFailure};
+use bytes::{Bytes, BytesMut};
+pub(crate) use display::Delta;
+use display::Lane;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// One event on its way to the readers.
+#[derive(Debug, Clone)]
+pub(crate) struct Publication {
+    /// The event's place in the session's log.
+    pub(crate) seq: u64,
+    /// The notification line, newline included.
+    pub(crate) line: Bytes,
+    /// Whether a reader of the plain contract may see it.
+    pub(crate) plain: bool,
+    /// Whether a reader that asked for `cancel` may see it.
+    pub(crate) cancel: bool,
+    /// The call whose own stream leaves it out.
+    pub(crate) withheld_from: Option<ReaderId>,
+}
+
+/// Names a reader within its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ReaderId(u64);
+
+/// What a reader is: both see the whole feed, but they end differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReaderKind {
+    /// `session.subscribe`: ends by unsubscribe, close, shutdown.
+    Subscription,
+    /// The stream of one `session.sendMessage`: ends with its terminal line.
+    Call,
+}
+
+/// The fan-out of one session.
+#[derive(Debug)]
+pub(crate) struct Hub {
+    limits: HubLimits,
+    ring: Mutex<Ring>,
+    /// Readers with a display lane; lets a turn that nobody watches skip the lock.
+    displays: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    entries: VecDeque<Entry>,
+    /// The position of the first entry kept.
+    first: u64,
+    bytes: usize,
+    readers: HashMap<u64, Slot>,
+    next_reader: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    publication: Publication,
+    /// Readers that have not taken it; at zero it may go.
+    unread: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    kind: ReaderKind,
+    position: u64,
+    waker: Option<Waker>,
+    lane: Option<Lane>,
+    /// The position at which the stream ends, once that is known.
+    end: Option<u64>,
+    terminal: Option<Bytes>,
+}
+
+impl Ring {
+    fn tip(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    fn trim(&mut self) {
+        while self.entries.front().is_some_and(|entry| entry.unread == 0) {
+            self.pop();
+        }
+    }
+
+    fn pop(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            self.bytes -= entry.publication.line.len();
+            self.first += 1;
+        }
+    }
+
+    fn forget(&mut self, id: u64) -> Option<Slot> {
+        let slot = self.readers.remove(&id)?;
+        let upto = slot.end.unwrap_or_else(|| self.tip());
+        for position in slot.position.max(self.first)..upto {
+            self.unread(position);
+        }
+        self.trim();
+        Some(slot)
+    }
+
+    fn unread(&mut self, position: u64) {
+        let index = usize::try_from(position - self.first).unwrap_or(usize::MAX);
+        if let Some(entry) = self.entries.get_mut(index) {
+            entry.unread = entry.unread.saturating_sub(1);
+        }
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(limits: HubLimits) -> Arc<Self> {
+        Arc::new(Self { limits, ring: Mutex::default(), displays: AtomicUsize::new(0) })
+    }
+
+    /// A reader of everything that is published from now on.
+    pub(crate) fn attach(self: &Arc<Self>, kind: ReaderKind, features: Features) -> Reader {
+        let mut ring = self.lock();
+        let id = ring.next_reader;
+        ring.next_reader += 1;
+        let lane = features.display.then(Lane::default);
+        if lane.is_some() {
+            self.displays.fetch_add(1, Ordering::Relaxed);
+        }
+        let position = ring.tip();
+        let slot = Slot { kind, position, waker: None, lane, end: None, terminal: None };
+        ring.readers.insert(id, slot);
+        Reader { hub: Arc::clone(self), id, features, skip_to: 0 }
+    }
+
+    /// Hands events to all readers, in their order, with one wake-up for each reader.
+    pub(crate) fn publish(&self, batch: impl IntoIterator<Item = Publication>) {
+        let mut ring = self.lock();
+        let readers = ring.readers.values().filter(|slot| slot.end.is_none()).count();
+        if readers == 0 {
+            return;
+        }
+        for publication in batch {
+            ring.bytes += publication.line.len();
+            ring.entries.push_back(Entry { publication, unread: readers });
+        }
+        let most = self.limits.ring_events + self.limits.stream_lines;
+        while ring.entries.len() > most.max(1)
+            || (ring.bytes > self.limits.ring_bytes && ring.entries.len() > 1)
+        {
+            ring.pop();
+        }
+        wake(ring, |slot| slot.waker.take());
+    }
+
+    /// Hands a delta to the readers that asked for the display lane.
+    pub(crate) fn show(&self, delta: &Delta) {
+        if self.displays.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut ring = self.lock();
+        let tip = ring.tip();
+        for slot in ring.readers.values_mut().filter(|slot| slot.end.is_none()) {
+            if let Some(lane) = &mut slot.lane {
+                lane.push(tip, delta, &self.limits);
+            }
+        }
+        wake(ring, |slot| if slot.lane.is_some() { slot.waker.take() } else { None });
+    }
+
+    /// Ends every subscription after what has been published so far.
+    pub(crate) fn end_subscriptions(&self) {
+        let mut ring = self.lock();
+        let tip = ring.tip();
+        for slot in ring.readers.values_mut() {
+            if slot.kind == ReaderKind::Subscription {
+                slot.end.get_or_insert(tip);
+            }
+        }
+        wake(ring, |slot| slot.waker.take());
+    }
+
+    /// Ends a call's stream with `terminal` after what has been published so far. An empty line ends it
+    /// without one.
+    pub(crate) fn finish(&self, reader: ReaderId, terminal: Bytes) {
+        let mut ring = self.lock();
+        let tip = ring.tip();
+        if let Some(slot) = ring.readers.get_mut(&reader.0) {
+            slot.end.get_or_insert(tip);
+            slot.terminal.get_or_insert(terminal);
+            let waker = slot.waker.take();
+            drop(ring);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        // Nothing under the lock leaves the ring half-changed.
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes wakers out under the lock and wakes after it.
+fn wake(mut ring: MutexGuard<'_, Ring>, take: impl Fn(&mut Slot) -> Option<Waker>) {
+    let wakers: Vec<Waker> = ring.readers.values_mut().filter_map(take).collect();
+    drop(ring);
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// One stream's place in the feed. Dropping it gives up what the ring keeps for it.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    hub: Arc<Hub>,
+    id: u64,
+    features: Features,
+    skip_to: u64,
+}
+
+/// What a reader's stream writes next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// Whole lines.
+    pub(crate) lines: Bytes,
+    /// Whether more may follow.
+    pub(crate) then: Then,
+}
+
+/// What follows a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// More lines, now or later.
+    More,
+    /// The stream's end.
+    End,
+    /// The stream's end, because the ring overtook the reader; the lag line is in the batch.
+    Lagged,
+}
+
+impl Reader {
+    pub(crate) fn id(&self) -> ReaderId {
+        ReaderId(self.id)
+    }
+
+    /// Leaves out events up to `seq`: a replay has shown them.
+    pub(crate) fn skip_to(&mut self, seq: u64) {
+        self.skip_to = seq;
+    }
+
+    /// Ends the stream after what has been published so far.
+    pub(crate) fn end(&self) {
+        let mut ring = self.hub.lock();
+        let tip = ring.tip();
+        if let Some(slot) = ring.readers.get_mut(&self.id) {
+            slot.end.get_or_insert(tip);
+        }
+    }
+
+    /// Whether the ring has overtaken this reader.
+    pub(crate) fn has_lagged(&self) -> bool {
+        let ring = self.hub.lock();
+        ring.readers.get(&self.id).is_none_or(|slot| slot.position < ring.first)
+    }
+
+    /// Everything that is there for this reader, as one batch of whole lines; bounded by the limits.
+    pub(crate) fn poll_batch(&mut self, cx: &Context<'_>) -> Poll<Batch> {
+        let limits = &self.hub.limits;
+        let mut guard = self.hub.lock();
+        let ring = &mut *guard;
+        let tip = ring.tip();
+        let Some(slot) = ring.readers.get_mut(&self.id) else {
+            return Poll::Ready(Batch { lines: Bytes::new(), then: Then::End });
+        };
+        let upto = slot.end.unwrap_or(tip);
+        if slot.position < ring.first && slot.position < upto {
+            let failure = RpcFailure::new(rpc::code::APPLICATION, LAGGED_MESSAGE);
+            ring.forget(self.id);
+            return Poll::Ready(Batch { lines: rpc::notice_line(&failure), then: Then::Lagged });
+        }
+        let mut out = Lines::default();
+        if let Some(lane) = &mut slot.lane {
+            let behind = upto.saturating_sub(slot.position);
+            if behind > limits.stream_lines as u64 {
+                lane.shed_before(upto);
+            }
+        }
+        let mut position = slot.position;
+        while position < upto && out.bytes < limits.batch_bytes {
+            let index = usize::try_from(position - ring.first).unwrap_or(usize::MAX);
+            let Some(entry) = ring.entries.get_mut(index) else { break };
+            if let Some(lane) = &mut slot.lane {
+                lane.take(position, &mut |line| out.push(line));
+            }
+            entry.unread = entry.unread.saturating_sub(1);
+            position += 1;
+            let event = &entry.publication;
+            let hidden = event.withheld_from == Some(ReaderId(self.id))
+                || event.seq <= self.skip_to
+                || !if self.features.cancel { event.cancel } else { event.plain };
+            if !hidden {
+                out.push(event.line.clone());
+            }
+        }
+        slot.position = position;
+        let caught_up = position >= upto;
+        if caught_up && let Some(lane) = &mut slot.lane {
+            lane.take(position, &mut |line| out.push(line));
+        }
+        let ended = caught_up && slot.end.is_some();
+        if ended {
+            out.push(slot.terminal.take().unwrap_or_default());
+        } else if out.parts.is_empty() {
+            if caught_up {
+                slot.waker = Some(cx.waker().clone());
+            } else {
+                cx.waker().wake_by_ref();
+            }
+        }
+        ring.trim();
+        drop(guard);
+        match (ended, out.parts.is_empty()) {
+            (true, _) => Poll::Ready(Batch { lines: out.join(), then: Then::End }),
+            (false, false) => Poll::Ready(Batch { lines: out.join(), then: Then::More }),
+            (false, true) => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.hub.lock().forget(self.id);
+        if self.features.display {
+            self.hub.displays.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Lines gathered for one write; a single one is passed on without a copy.
+#[derive(Default)]
+struct Lines {
+    parts: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Lines {
+    fn push(&mut self, line: Bytes) {
+        if !line.is_empty() {
+            self.bytes += line.len();
+            self.parts.push(line);
+        }
+    }
+
+    fn join(mut self) -> Bytes {
+        if self.parts.len() == 1 {
+            return self.parts.remove(0);
+        }
+        let mut out = BytesMut::with_capacity(self.bytes);
+        for part in &self.parts {
+            out.extend_from_slice(part);
+        }
+        out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(seq: u64) -> Publication {
+        let line = Bytes::from(format!("e{seq}\n"));
+        Publication { seq, line, plain: true, cancel: true, withheld_from: None }
+    }
+
+    fn poll(reader: &mut Reader) -> Poll<Batch> {
+        reader.poll_batch(&Context::from_waker(Waker::noop()))
+    }
+
+    fn text(reader: &mut Reader) -> (String, Then) {
+        match poll(reader) {
+            Poll::Ready(batch) => {
+                (String::from_utf8(batch.lines.to_vec()).unwrap(), batch.then)
+            }
+            Poll::Pending => ("(pending)".to_owned(), Then::More),
+        }
+    }
+
+    fn hub(limits: impl FnOnce(&mut HubLimits)) -> Arc<Hub> {
+        let mut standard = HubLimits::default();
+        limits(&mut standard);
+        Hub::new(standard)
+    }
+
+    #[test]
+    fn what_is_there_comes_in_one_batch_and_the_ring_is_empty_once_all_have_read() {
+        let hub = hub(|_| {});
+        let mut a = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let mut b = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([event(1), event(2)]);
+        assert_eq!(text(&mut a), ("e1\ne2\n".to_owned(), Then::More));
+        assert!(poll(&mut a).is_pending());
+        assert_eq!(hub.lock().entries.len(), 2);
+        assert_eq!(text(&mut b).0, "e1\ne2\n");
+        let ring = hub.lock();
+        assert_eq!((ring.entries.len(), ring.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_gives_up_what_was_kept_for_it() {
+        let hub = hub(|_| {});
+        let mut a = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let b = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([event(1), event(2)]);
+        assert_eq!(text(&mut a).0, "e1\ne2\n");
+        drop(b);
+        assert_eq!(hub.lock().entries.len(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_the_ring_overtakes_gets_the_lag_line_and_the_end() {
+        let hub = hub(|l| {
+            l.ring_events = 2;
+            l.stream_lines = 1;
+        });
+        let mut slow = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([event(1), event(2), event(3)]);
+        assert!(!slow.has_lagged());
+        hub.publish([event(4)]);
+        assert!(slow.has_lagged());
+        let (line, then) = text(&mut slow);
+        assert_eq!(
+            line,
+            "{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32000,\"message\":\"lagged; reconnect with since_event_id\"}}\n"
+        );
+        assert_eq!(then, Then::Lagged);
+        assert_eq!(text(&mut slow), (String::new(), Then::End));
+    }
+
+    #[test]
+    fn the_ring_is_bounded_in_bytes_too() {
+        let hub = hub(|l| l.ring_bytes = 100);
+        let mut slow = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let big = |seq| Publication { line: Bytes::from(vec![b'x'; 60]), ..event(seq) };
+        hub.publish([big(1)]);
+        hub.publish([big(2)]);
+        assert!(hub.lock().bytes <= 100);
+        assert_eq!(text(&mut slow).1, Then::Lagged);
+    }
+
+    #[test]
+    fn a_call_misses_what_is_withheld_from_it_and_ends_with_its_terminal() {
+        let hub = hub(|_| {});
+        let mut call = hub.attach(ReaderKind::Call, Features::NONE);
+        let mut other = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([Publication { withheld_from: Some(call.id()), ..event(1) }, event(2)]);
+        hub.finish(call.id(), Bytes::from_static(b"T\n"));
+        hub.publish([event(3)]);
+        assert_eq!(text(&mut call), ("e2\nT\n".to_owned(), Then::End));
+        assert_eq!(text(&mut other).0, "e1\ne2\ne3\n");
+        assert_eq!(hub.lock().entries.len(), 0);
+    }
+
+    #[test]
+    fn ending_subscriptions_lets_them_read_what_came_before_and_leaves_calls_alone() {
+        let hub = hub(|_| {});
+        let mut watch = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let mut call = hub.attach(ReaderKind::Call, Features::NONE);
+        hub.publish([event(1)]);
+        hub.end_subscriptions();
+        hub.publish([event(2)]);
+        assert_eq!(text(&mut watch), ("e1\n".to_owned(), Then::End));
+        assert_eq!(text(&mut call), ("e1\ne2\n".to_owned(), Then::More));
+    }
+
+    #[test]
+    fn events_beyond_the_plain_contract_are_shown_only_to_who_asked() {
+        let hub = hub(|_| {});
+        let mut plain = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let mut cancel = hub.attach(ReaderKind::Subscription, Features::ALL);
+        hub.publish([Publication { plain: false, ..event(1) }, event(2)]);
+        assert_eq!(text(&mut plain).0, "e2\n");
+        assert_eq!(text(&mut cancel).0, "e1\ne2\n");
+    }
+
+    #[test]
+    fn what_a_replay_has_shown_is_skipped() {
+        let hub = hub(|_| {});
+        let mut reader = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([event(1), event(2), event(3)]);
+        reader.skip_to(2);
+        assert_eq!(text(&mut reader).0, "e3\n");
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_the_rest_follows() {
+        let hub = hub(|l| l.batch_bytes = 5);
+        let mut reader = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.publish([event(1), event(2), event(3)]);
+        assert_eq!(text(&mut reader).0, "e1\ne2\n");
+        assert_eq!(text(&mut reader).0, "e3\n");
+    }
+
+    fn says(message: &str, text: &str) -> Delta {
+        Delta::Text { message_id: message.into(), delta: text.to_owned() }
+    }
+
+    #[test]
+    fn deltas_come_joined_before_the_event_that_was_logged_after_them() {
+        let hub = hub(|_| {});
+        let mut shown = hub.attach(ReaderKind::Subscription, Features::ALL);
+        let mut plain = hub.attach(ReaderKind::Subscription, Features::NONE);
+        hub.show(&says("m1", "Hel"));
+        hub.show(&says("m1", "lo"));
+        hub.publish([event(1)]);
+        hub.show(&says("m2", "x"));
+        let delta = |m: &str, t: &str| {
+            format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"session.display\",\"params\":{{\"type\":\"text_delta\",\"message_id\":\"{m}\",\"delta\":\"{t}\"}}}}\n"
+            )
+        };
+        let expected = format!("{}e1\n{}", delta("m1", "Hello"), delta("m2", "x"));
+        assert_eq!(text(&mut shown).0, expected);
+        assert_eq!(text(&mut plain).0, "e1\n");
+    }
+
+    #[test]
+    fn a_full_lane_sheds_the_oldest_deltas_and_says_how_many() {
+        let hub = hub(|l| {
+            l.display_bytes = 8;
+            l.display_join = 4;
+        });
+        let mut reader = hub.attach(ReaderKind::Subscription, Features::ALL);
+        for piece in ["aaaa", "bbbb", "cccc", "dddd"] {
+            hub.show(&says("m", piece));
+        }
+        hub.publish([event(1)]);
+        let (lines, _) = text(&mut reader);
+        assert!(lines.starts_with(
+            "{\"jsonrpc\":\"2.0\",\"method\":\"session.display\",\"params\":{\"type\":\"display_gap\",\"dropped\":2}}\n"
+        ));
+        assert!(lines.contains("cccc") && lines.contains("dddd") && lines.ends_with("e1\n"));
+        assert!(!lines.contains("aaaa") && !lines.contains("bbbb"));
+    }
+
+    #[test]
+    fn a_reader_far_behind_gets_events_without_deltas_they_replace() {
+        let hub = hub(|l| l.stream_lines = 2);
+        let mut reader = hub.attach(ReaderKind::Subscription, Features::ALL);
+        hub.show(&says("m", "old"));
+        hub.publish([event(1), event(2), event(3)]);
+        let (lines, _) = text(&mut reader);
+        assert!(lines.contains("\"dropped\":1") && !lines.contains("old"), "{lines}");
+        assert!(lines.contains("e1\ne2\ne3\n"));
+    }
+
+    #[test]
+    fn a_reset_voids_the_deltas_that_have_not_left() {
+        let hub = hub(|_| {});
+        let mut reader = hub.attach(ReaderKind::Subscription, Features::ALL);
+        hub.show(&says("m", "half"));
+        hub.show(&Delta::Reset);
+        let (lines, _) = text(&mut reader);
+        assert!(!lines.contains("half"));
+        assert!(lines.contains("{\"type\":\"display_reset\"}"), "{lines}");
+    }
+}

@@ -1,0 +1,209 @@
+//! The service as a whole: opened over a database, served on a listener, shut down in order.
+
+use crate::config::Config;
+use crate::engine::{Engine, Models};
+use crate::http;
+use crate::keys::{IdKind, NewKey, NoRandomness, Role};
+use crate::store::{
+    NewClientKey, Profile, SqliteSettings, SqliteStore, Store, StoreError, WallTime,
+};
+use crate::tools::ServerTool;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// Why the service cannot start or do what it was told.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The database cannot be used; the text says why and what to do.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Another program listens there.
+    #[error("port in use: another program listens on {addr}; stop it, or choose another address")]
+    PortInUse {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {addr}: {source}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Keys cannot be made.
+    #[error(transparent)]
+    Randomness(#[from] NoRandomness),
+    /// The task of the database broke off.
+    #[error("opening the database broke off; please report it")]
+    Internal,
+}
+
+/// A profile to be made (session service §13).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewProfile {
+    /// Its name, unique in the service.
+    pub name: String,
+    /// The model that is asked first, by the name it has in the service.
+    pub primary_provider: String,
+    /// The models that are asked next, in order.
+    pub fallback_providers: Vec<String>,
+    /// The names of client tools that may be declared; `*` allows every name.
+    pub allowed_tools: Vec<String>,
+}
+
+impl NewProfile {
+    /// A profile that allows every tool, with one model.
+    #[must_use]
+    pub fn permissive(name: impl Into<String>, primary_provider: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            primary_provider: primary_provider.into(),
+            fallback_providers: Vec::new(),
+            allowed_tools: vec!["*".to_owned()],
+        }
+    }
+}
+
+/// A session service over one database.
+pub struct Service {
+    engine: Arc<Engine>,
+    shutdown: watch::Sender<bool>,
+}
+
+impl Service {
+    /// Opens the database of `config`, with these models and server-side tools.
+    ///
+    /// # Errors
+    /// [`ServiceError::Store`].
+    pub async fn open(
+        config: Config,
+        models: Models,
+        tools: Vec<Arc<dyn ServerTool>>,
+    ) -> Result<Self, ServiceError> {
+        let settings = SqliteSettings::new(&config.db_path);
+        let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&settings)).await;
+        let store = opened.map_err(|_| ServiceError::Internal)??;
+        Self::over(config, Arc::new(store), models, tools).await
+    }
+
+    /// A service over a store that is open already.
+    ///
+    /// # Errors
+    /// [`ServiceError::Store`] when its paused turns cannot be read.
+    pub async fn over(
+        config: Config,
+        store: Arc<dyn Store>,
+        models: Models,
+        tools: Vec<Arc<dyn ServerTool>>,
+    ) -> Result<Self, ServiceError> {
+        let engine = Engine::start(config, store, models, tools).await?;
+        let (shutdown, _) = watch::channel(false);
+        Ok(Self { engine, shutdown })
+    }
+
+    /// Listens on the address of the configuration.
+    ///
+    /// # Errors
+    /// [`ServiceError::PortInUse`], [`ServiceError::Listen`].
+    pub async fn bind(&self) -> Result<TcpListener, ServiceError> {
+        let addr = self.engine.config().addr;
+        TcpListener::bind(addr).await.map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServiceError::PortInUse { addr },
+            _ => ServiceError::Listen { addr, source },
+        })
+    }
+
+    /// Serves the client port until [`Service::shutdown`] and returns when the open requests are done, or the
+    /// shutdown timeout is over.
+    pub async fn serve(&self, listener: TcpListener) {
+        let router = http::router(Arc::clone(&self.engine));
+        let config = self.engine.config();
+        http::serve(listener, router, config, self.shutdown.subscribe()).await;
+        self.engine.cut_turns();
+    }
+
+    /// Begins to shut down: nothing new is accepted, subscriptions end at once, calls that wait are refused,
+    /// running turns go on for at most the shutdown timeout.
+    pub fn shutdown(&self) {
+        self.shutdown.send_replace(true);
+        self.engine.begin_shutdown();
+    }
+
+    /// Makes a profile and returns its id.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`] and what else the store says.
+    pub async fn create_profile(&self, profile: NewProfile) -> Result<String, ServiceError> {
+        let id = IdKind::Profile.mint()?;
+        let profile = Profile {
+            id: id.clone(),
+            name: profile.name,
+            primary_provider: profile.primary_provider,
+            fallback_providers: profile.fallback_providers,
+            mcp_servers: Vec::new(),
+            allowed_tools: profile.allowed_tools,
+            available_sandboxes: Vec::new(),
+            deleted: false,
+        };
+        self.engine.store().put_profile(profile, now()).await?;
+        Ok(id)
+    }
+
+    /// The id of the profile with this name, if there is one that was not deleted.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn profile_named(&self, name: &str) -> Result<Option<String>, ServiceError> {
+        let found = self.engine.store().profile_named(name).await?;
+        Ok(found.filter(|profile| !profile.deleted).map(|profile| profile.id))
+    }
+
+    /// Mints a client key for a profile. Its plaintext is in the answer and nowhere else.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when there is no such profile, and what else the store says.
+    pub async fn create_client_key(
+        &self,
+        name: &str,
+        profile_id: &str,
+    ) -> Result<ClientKeyMade, ServiceError> {
+        let key = NewKey::mint(Role::Client)?;
+        let id = IdKind::Key.mint()?;
+        let new = NewClientKey {
+            id: id.clone(),
+            name: name.to_owned(),
+            display_prefix: key.display_prefix.clone(),
+            hash: key.hash.clone(),
+            profile_id: profile_id.to_owned(),
+        };
+        self.engine.store().add_client_key(new, now()).await?;
+        Ok(ClientKeyMade { id, key: key.plaintext })
+    }
+
+    /// The store, for management beyond these calls.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.engine.store()
+    }
+}
+
+/// A client key that was just made.
+#[derive(Debug, Clone)]
+pub struct ClientKeyMade {
+    /// Its id, as events show it.
+    pub id: String,
+    /// The key itself. Show it once; it cannot be read again.
+    pub key: broca_proto::Secret,
+}
+
+fn now() -> WallTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    WallTime(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+}
