@@ -1,2 +1,6 @@
-//! The broca command.
-fn main() {}
+//! The `broca` command.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    broca_cli::main()
+}

@@ -1,0 +1,242 @@
+//! What a person types after `broca`.
+
+use crate::fault::Fault;
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 it failed, 2 wrong usage, 3 the service cannot be reached,
+4 refused (key or profile), 130 interrupted. Errors are one line on the error stream.";
+
+/// Agent sessions from the command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "broca",
+    version,
+    about = "Agent sessions: run the service, take part, watch.",
+    after_help = EXIT_CODES,
+    disable_help_subcommand = true,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the session service.
+    Serve(ServeArguments),
+    /// Talk to a model in a session, with tools of yours.
+    Chat(ChatArguments),
+    /// Watch a session: one line for each event.
+    Watch(WatchArguments),
+    /// Print the version.
+    Version,
+}
+
+impl Command {
+    /// Whether the output is for a program.
+    #[must_use]
+    pub const fn json(&self) -> bool {
+        match self {
+            Self::Serve(serve) => serve.json,
+            Self::Chat(chat) => chat.json,
+            Self::Watch(watch) => watch.json,
+            Self::Version => false,
+        }
+    }
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  broca serve --dev                                      a service for yourself, no key needed
+  broca serve --dev --model scripted:answers.json        answers from a script
+  broca serve --dev --model openai:gpt-4.1-mini          key in OPENAI_API_KEY
+  broca serve --dev --model openai:qwen3 --base-url http://127.0.0.1:11434/v1
+
+Without --dev the service needs keys made before: broca serve --db PATH --create-key NAME
+prints a new one and ends. BROCA_ADDR, BROCA_DB_PATH, BROCA_TURN_TIMEOUT, BROCA_SHUTDOWN_TIMEOUT
+and BROCA_LOG (or the same with BAE_) stand in for options.";
+
+/// `broca serve`.
+#[derive(Debug, Args)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub struct ServeArguments {
+    /// For development: makes a key and keeps it with the database in your state folder.
+    #[arg(long)]
+    pub dev: bool,
+    /// Where to listen; port 0 takes a free one [default: 0.0.0.0:8080, with --dev 127.0.0.1:8080].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub addr: Option<SocketAddr>,
+    /// The database file [default: /var/lib/bae/bae.db, with --dev in your state folder].
+    #[arg(long, value_name = "PATH")]
+    pub db: Option<PathBuf>,
+    /// scripted, scripted:FILE or openai:NAME; several are tried in order [default: scripted].
+    #[arg(long, value_name = "MODEL")]
+    pub model: Vec<String>,
+    /// Where the openai: models are, such as http://127.0.0.1:11434/v1.
+    #[arg(long, value_name = "URL")]
+    pub base_url: Option<String>,
+    /// The environment variable that holds their key [default: OPENAI_API_KEY, none with --base-url].
+    #[arg(long, value_name = "VARIABLE")]
+    pub model_key_env: Option<String>,
+    /// The most tokens of one answer of an openai: model.
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u64>,
+    /// Seconds that a turn waits for the results of tools [default: 120].
+    #[arg(long, value_name = "SECONDS")]
+    pub turn_timeout: Option<u64>,
+    /// Seconds that running turns may go on when the service is told to end [default: 30].
+    #[arg(long, value_name = "SECONDS")]
+    pub shutdown_timeout: Option<u64>,
+    /// What to log on the error stream, such as info, debug or broca_server=trace [default: warn].
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Make a client key of this name that may use every tool, print it and end.
+    #[arg(long, value_name = "NAME", conflicts_with = "dev")]
+    pub create_key: Option<String>,
+    /// One JSON object per line, for programs; keys are not printed.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the service is, and by what right.
+#[derive(Debug, Args)]
+pub struct ReachArguments {
+    /// The service [default: BROCA_URL, BAE_SERVER_URL, else the one of broca serve --dev].
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// The client key; others can see it in the process list, so better use --key-file.
+    #[arg(long, value_name = "KEY", conflicts_with = "key_file")]
+    pub key: Option<String>,
+    /// A file that holds it [default: BROCA_CLIENT_KEY, BAE_CLIENT_KEY, else the key of --dev].
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+const CHAT_EXAMPLES: &str = "\
+Examples:
+  broca chat                                             line by line; Ctrl-D leaves
+  broca chat 'What time is it? clock'                    one message
+  git diff | broca chat --session ses_…                  one message, in a session there is
+  broca chat --tool count='wc -w' 'count \"to be or not\"'
+
+A tool is a command: it gets the arguments as JSON on its standard input, and what it prints is the
+result. A status other than 0 is a failure, and the end of its error output says why. It finds its
+name in BROCA_TOOL_NAME and, in BROCA_IDEMPOTENCY_KEY, a key for what must not happen twice.
+Ctrl-C cancels the turn; pressed twice at the prompt it leaves.";
+
+/// `broca chat`.
+#[derive(Debug, Args)]
+#[command(after_help = CHAT_EXAMPLES)]
+pub struct ChatArguments {
+    /// Where the service is.
+    #[command(flatten)]
+    pub reach: ReachArguments,
+    /// Join this session instead of opening one.
+    #[arg(long, value_name = "ID")]
+    pub session: Option<String>,
+    /// Offer a command as a tool; may be given more than once.
+    #[arg(long, value_name = "NAME=COMMAND")]
+    pub tool: Vec<String>,
+    /// Descriptions and schemas: [{"name", "description", "input_schema", "command"}, …].
+    #[arg(long, value_name = "FILE")]
+    pub tool_file: Option<PathBuf>,
+    /// Seconds that one call of a tool may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub tool_timeout: u64,
+    /// Bytes that one call of a tool may print.
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    pub tool_output: usize,
+    /// Read one message per line, even if the input is no terminal.
+    #[arg(long, short)]
+    pub interactive: bool,
+    /// Close the session at the end, for everybody.
+    #[arg(long)]
+    pub close: bool,
+    /// One JSON object per line, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// What to say; - or nothing reads it from the input.
+    #[arg(value_name = "MESSAGE", trailing_var_arg = true)]
+    pub message: Vec<String>,
+}
+
+const WATCH_EXAMPLES: &str = "\
+Examples:
+  broca watch ses_…                                      what happens from now on
+  broca watch ses_… --from-start --json                  everything, for a program
+  broca watch ses_… --after evt_…                        what happened after this event
+
+It outlives a restart of the service and ends, with status 0, when the session is closed.";
+
+/// `broca watch`.
+#[derive(Debug, Args)]
+#[command(after_help = WATCH_EXAMPLES)]
+pub struct WatchArguments {
+    /// Where the service is.
+    #[command(flatten)]
+    pub reach: ReachArguments,
+    /// Begin with the first event of the session.
+    #[arg(long, conflicts_with = "after")]
+    pub from_start: bool,
+    /// Begin after this event.
+    #[arg(long, value_name = "EVENT")]
+    pub after: Option<String>,
+    /// One JSON object per line, for programs.
+    #[arg(long)]
+    pub json: bool,
+    /// The session.
+    #[arg(value_name = "SESSION")]
+    pub session: String,
+}
+
+/// A wrong use, from what the parser has to say about it: its first paragraph, and its tip as the cure.
+#[must_use]
+pub fn wrong_use(rendered: &str) -> Fault {
+    let mut paragraphs = rendered.split("\n\n").map(str::trim);
+    let what = paragraphs.next().unwrap_or_default();
+    let what = what.strip_prefix("error:").unwrap_or(what).trim();
+    let tip = paragraphs.find_map(|paragraph| paragraph.strip_prefix("tip:"));
+    Fault::usage(what, tip.map_or("see broca --help", str::trim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn wrong(arguments: &[&str]) -> String {
+        let all = std::iter::once("broca").chain(arguments.iter().copied());
+        let error = Arguments::try_parse_from(all).unwrap_err();
+        wrong_use(&error.to_string()).line()
+    }
+
+    #[test]
+    fn the_definition_of_the_arguments_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_use_is_one_line_with_the_cure() {
+        let line = wrong(&["chat", "--sesion", "x"]);
+        assert!(line.starts_with("broca: unexpected argument '--sesion'"), "{line}");
+        assert!(line.contains("'--session'") && !line.contains('\n'), "{line}");
+        let line = wrong(&["watch"]);
+        assert!(line.contains("<SESSION>") && line.ends_with("; see broca --help"), "{line}");
+        let line = wrong(&["serve", "--addr", "here"]);
+        assert!(line.contains("'here'") && line.contains("--addr"), "{line}");
+    }
+
+    #[test]
+    fn a_message_may_be_several_words_and_hold_dashes_after_the_first() {
+        let parsed = Arguments::try_parse_from(["broca", "chat", "wc", "-l", "x"]).unwrap();
+        let Command::Chat(chat) = parsed.command else { panic!("not chat") };
+        assert_eq!(chat.message, ["wc", "-l", "x"]);
+    }
+}

@@ -1,0 +1,378 @@
+//! `broca chat`: one message, or a conversation line by line, with programs as tools.
+
+use crate::arguments::ChatArguments;
+use crate::fault::Fault;
+use crate::interrupt::{Interrupt, Interrupts};
+use crate::place::Reach;
+use crate::program::{self, Bounds, Ended, Invocation, Program};
+use crate::view::{CallEnd, View};
+use broca::engine::{CallId, Reply};
+use broca::steps::{Step, ToolCall};
+use broca::tokio::{Client, Session, Turn};
+use broca::{Error, ErrorKind};
+use std::io::{self, BufRead, IsTerminal, Read};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+/// The longest message that is read, in bytes.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// Two interrupts within this time leave the prompt.
+const TWICE: Duration = Duration::from_secs(2);
+
+/// How long a service may be silent before the person is told that it is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
+    let reach = Reach::find(&arguments.reach, |name| std::env::var(name).ok())?;
+    let programs = program::brought(&arguments)?;
+    let source = Source::of(&arguments)?;
+    let bounds = Bounds {
+        timeout: Duration::from_secs(arguments.tool_timeout),
+        output_bytes: arguments.tool_output,
+    };
+    let mut interrupts = Interrupts::listen()?;
+    let client = Client::builder(reach.url, reach.key)
+        .configure(|config| {
+            config.client_version = Some(concat!("broca-cli/", env!("CARGO_PKG_VERSION")).into());
+        })
+        .build()?;
+    let opening = match &arguments.session {
+        Some(session) => client.join(session.as_str()),
+        None => client.open(),
+    };
+    let opening = opening.tools(programs.iter().map(|program| program.declare(bounds)));
+    let session = tokio::select! {
+        session = opening => session?,
+        _ = interrupts.next() => return Err(Fault::interrupted("interrupted before the session was open")),
+    };
+    let mut view = View::new(arguments.json);
+    view.session(session.id().as_str(), arguments.session.is_some())?;
+    let mut chat = Chat { session, view, interrupts, programs, bounds, json: arguments.json };
+    let outcome = match source {
+        Source::Message(message) => chat.turn(message).await,
+        Source::Lines { prompt } => chat.converse(prompt).await,
+    };
+    if arguments.close {
+        chat.session.close().await?;
+    }
+    outcome
+}
+
+/// Where messages come from.
+enum Source {
+    /// There is one.
+    Message(String),
+    /// Each line is one.
+    Lines {
+        /// A person sits there.
+        prompt: bool,
+    },
+}
+
+impl Source {
+    fn of(arguments: &ChatArguments) -> Result<Self, Fault> {
+        let words = arguments.message.join(" ");
+        let terminal = io::stdin().is_terminal();
+        if !words.is_empty() && words != "-" {
+            return Ok(Self::Message(words));
+        }
+        if words.is_empty() && (terminal || arguments.interactive) {
+            return Ok(Self::Lines { prompt: terminal });
+        }
+        let mut bytes = Vec::new();
+        let bound = MAX_MESSAGE_BYTES as u64 + 1;
+        io::stdin().lock().take(bound).read_to_end(&mut bytes).map_err(no_input)?;
+        let message = message_of(bytes)?;
+        if message.trim().is_empty() {
+            return Err(Fault::usage(
+                "there is no message",
+                "say broca chat 'MESSAGE', or pipe one in",
+            ));
+        }
+        Ok(Self::Message(message))
+    }
+}
+
+/// A chat under way.
+struct Chat {
+    session: Session,
+    view: View,
+    interrupts: Interrupts,
+    programs: Vec<Arc<Program>>,
+    bounds: Bounds,
+    json: bool,
+}
+
+impl Chat {
+    /// Takes message after message until there are no more.
+    async fn converse(&mut self, prompt: bool) -> Result<(), Fault> {
+        let mut lines = read_lines();
+        let mut last_interrupt: Option<Instant> = None;
+        loop {
+            if prompt {
+                self.view.prompt()?;
+            }
+            let line = tokio::select! {
+                line = lines.recv() => line,
+                interrupt = self.interrupts.next() => {
+                    let twice = last_interrupt.is_some_and(|at| at.elapsed() < TWICE);
+                    if interrupt == Interrupt::End || twice {
+                        return Err(Fault::interrupted("interrupted at the prompt"));
+                    }
+                    last_interrupt = Some(Instant::now());
+                    self.view.note("Ctrl-C once more leaves, and so does Ctrl-D")?;
+                    continue;
+                }
+            };
+            let Some(message) = line.transpose()? else { return Ok(()) };
+            if message.trim().is_empty() {
+                continue;
+            }
+            match self.turn(message).await {
+                Ok(()) => {}
+                Err(fault) if fault.ends_a_conversation() => return Err(fault),
+                Err(fault) => fault.report(self.json),
+            }
+        }
+    }
+
+    /// One turn, from the message to the reply.
+    async fn turn(&mut self, message: String) -> Result<(), Fault> {
+        self.view.begin();
+        let mut turn = self.session.send(message);
+        let mut calls = Calls::new();
+        let outcome = self.follow(&mut turn, &mut calls).await;
+        calls.stop_all();
+        while let Some(ended) = calls.next().await {
+            self.settle(&ended)?;
+        }
+        match outcome {
+            Ok(reply) => self.view.reply(&reply),
+            Err(Stop::Fault(fault)) => {
+                // The output is gone, perhaps. The turn must not go on without us.
+                let _why_is_known = turn.cancel().await;
+                Err(fault)
+            }
+            Err(Stop::Ended { error, by }) => {
+                self.view.end_words()?;
+                match by {
+                    Some(Interrupt::End) => Err(Fault::interrupted("told to end").leaving()),
+                    Some(Interrupt::Keyboard) if error.is(ErrorKind::Cancelled) => {
+                        Err(Fault::interrupted("the turn was cancelled"))
+                    }
+                    _ => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    async fn follow(&mut self, turn: &mut Turn, calls: &mut Calls) -> Result<Reply, Stop> {
+        let mut interrupted = None;
+        let mut reply = None;
+        let mut silent = true;
+        let patience = tokio::time::sleep(PATIENCE);
+        let mut patience = std::pin::pin!(patience);
+        loop {
+            tokio::select! {
+                biased;
+                interrupt = self.interrupts.next() => {
+                    if interrupted != Some(Interrupt::End) {
+                        interrupted = Some(interrupt);
+                    }
+                    turn.request_cancel();
+                    calls.stop_all();
+                }
+                Some(ended) = calls.next() => self.settle(&ended)?,
+                step = turn.next() => {
+                    silent &= matches!(step, Some(Ok(Step::Status(_))));
+                    match step {
+                        Some(Ok(Step::Done(done))) => reply = Some(*done),
+                        Some(Ok(step)) => self.show(step, calls)?,
+                        Some(Err(error)) => return Err(Stop::Ended { error, by: interrupted }),
+                        None => break,
+                    }
+                }
+                () = &mut patience, if silent => {
+                    silent = false;
+                    self.view.note("waiting: the model thinks, or another driver's turn is under way")?;
+                }
+            }
+        }
+        reply.ok_or_else(|| Stop::Ended {
+            error: Error::new(ErrorKind::Internal, "the turn ended without a reply"),
+            by: interrupted,
+        })
+    }
+
+    fn show(&mut self, step: Step, calls: &mut Calls) -> Result<(), Fault> {
+        match step {
+            Step::Event(event) => self.view.event(&event),
+            Step::Delta(delta) => self.view.delta(&delta),
+            Step::Gap(gap) => self.view.gap(&gap),
+            Step::Status(status) => self.view.status(&status),
+            Step::Warning(warning) => self.view.warning(&warning),
+            Step::ToolCall(call) => {
+                self.view.tool_call(&call.tool_use_id, &call.name, &call.input)?;
+                match self.programs.iter().find(|program| program.name() == call.name) {
+                    Some(program) => calls.start(Arc::clone(program), call, self.bounds),
+                    None => {
+                        call.fail("No program was brought for this tool.")?;
+                    }
+                }
+                Ok(())
+            }
+            Step::ToolCancel { call } => {
+                calls.stop(call);
+                Ok(())
+            }
+            Step::Approval(approval) => {
+                approval.deny("The command line cannot ask for consent.")?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands in what a program answered, and shows how it went.
+    fn settle(&mut self, ended: &EndedCall) -> Result<(), Fault> {
+        let EndedCall { call, outcome, took, .. } = ended;
+        let end = match outcome {
+            Ended::Done(text) => {
+                call.complete(text.as_str())?;
+                CallEnd::Ok
+            }
+            Ended::Failed(why) => {
+                call.fail(why.as_str())?;
+                CallEnd::Failed(why)
+            }
+            Ended::Stopped => {
+                // Too late for the model; it tells the turn that nothing runs any more.
+                call.fail("The program was stopped.")?;
+                if *took >= self.bounds.timeout { CallEnd::TimedOut } else { CallEnd::Cancelled }
+            }
+        };
+        self.view.tool_ended(&call.tool_use_id, &call.name, end, *took)
+    }
+}
+
+/// Why following a turn stopped.
+enum Stop {
+    /// On our side.
+    Fault(Fault),
+    /// The turn ended without a reply, perhaps because of an interrupt.
+    Ended { error: Error, by: Option<Interrupt> },
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Programs that run.
+struct Calls {
+    running: JoinSet<EndedCall>,
+    stops: Vec<(CallId, oneshot::Sender<()>)>,
+}
+
+/// A program that ran.
+struct EndedCall {
+    call: ToolCall,
+    outcome: Ended,
+    took: Duration,
+}
+
+impl Calls {
+    fn new() -> Self {
+        Self { running: JoinSet::new(), stops: Vec::new() }
+    }
+
+    fn start(&mut self, program: Arc<Program>, call: ToolCall, bounds: Bounds) {
+        let (stop, stopped) = oneshot::channel::<()>();
+        self.stops.push((call.call, stop));
+        self.running.spawn(async move {
+            let begun = Instant::now();
+            let invocation = Invocation {
+                input: call.input.clone(),
+                idempotency_key: call.idempotency_key.clone(),
+                tool_use_id: call.tool_use_id.clone(),
+            };
+            let stop = async {
+                if stopped.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let outcome = program.run(invocation, bounds, stop).await;
+            EndedCall { call, outcome, took: begun.elapsed() }
+        });
+    }
+
+    fn stop(&mut self, call: CallId) {
+        if let Some(at) = self.stops.iter().position(|(id, _)| *id == call) {
+            // It has ended by itself, perhaps.
+            let _ended = self.stops.swap_remove(at).1.send(());
+        }
+    }
+
+    fn stop_all(&mut self) {
+        for (_, stop) in self.stops.drain(..) {
+            let _ended = stop.send(());
+        }
+    }
+
+    /// The next program that has ended; nothing when none runs.
+    async fn next(&mut self) -> Option<EndedCall> {
+        loop {
+            // An error would be a panic of ours: the turn's own deadline answers that call.
+            if let Ok(ended) = self.running.join_next().await? {
+                self.stops.retain(|(id, _)| *id != ended.call.call);
+                return Some(ended);
+            }
+        }
+    }
+}
+
+/// Reads lines on a thread of its own: a terminal cannot be read otherwise without holding up
+/// everything else. One line at a time is read ahead.
+fn read_lines() -> mpsc::Receiver<Result<String, Fault>> {
+    let (lines, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        loop {
+            let mut bytes = Vec::new();
+            let bound = MAX_MESSAGE_BYTES as u64 + 1;
+            let line = match input.by_ref().take(bound).read_until(b'\n', &mut bytes) {
+                Ok(0) => return,
+                Ok(_) => message_of(bytes),
+                Err(e) => Err(no_input(e)),
+            };
+            let over = line.is_err();
+            if lines.blocking_send(line).is_err() || over {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn message_of(mut bytes: Vec<u8>) -> Result<String, Fault> {
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        return Err(Fault::usage(
+            format!("the message is longer than {MAX_MESSAGE_BYTES} bytes"),
+            "shorten it, or bring a tool that reads it",
+        ));
+    }
+    while bytes.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
+        bytes.pop();
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| Fault::usage("the message is no UTF-8 text", "convert it first, with iconv"))
+}
+
+fn no_input(error: io::Error) -> Fault {
+    Fault::failed(format!("the input cannot be read: {error}"), "check where it comes from")
+}

@@ -1,0 +1,354 @@
+//! Where the service is and where its key lies: options, environment, the state folder of
+//! `broca serve --dev`.
+
+use crate::arguments::ReachArguments;
+use crate::fault::Fault;
+use broca::Secret;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Where `broca serve --dev` listens when nothing else is said.
+pub const DEV_URL: &str = "http://127.0.0.1:8080";
+
+/// The largest key file that is read.
+const MAX_KEY_BYTES: u64 = 4 * 1024;
+
+/// The folder that `broca serve --dev` keeps its things in: `$XDG_STATE_HOME/broca`, else
+/// `~/.local/state/broca`. Mode 0700; its files 0600.
+#[derive(Debug, Clone)]
+pub struct StateFolder(PathBuf);
+
+impl StateFolder {
+    /// The folder of this environment; it need not be there yet.
+    ///
+    /// # Errors
+    /// When neither `XDG_STATE_HOME` nor `HOME` holds an absolute path.
+    pub fn find(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Fault> {
+        let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute("XDG_STATE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".local").join("state")))
+            .ok_or_else(|| {
+                Fault::usage(
+                    "there is no place for the state folder: HOME is not set",
+                    "set HOME or XDG_STATE_HOME to an absolute path",
+                )
+            })?;
+        Ok(Self(state.join("broca")))
+    }
+
+    /// Makes the folder if it is not there, for its owner alone.
+    ///
+    /// # Errors
+    /// When it cannot be made or closed to others.
+    pub fn create(&self) -> Result<(), Fault> {
+        let make = || {
+            fs::create_dir_all(&self.0)?;
+            restrict(&self.0, 0o700)
+        };
+        make().map_err(|e| {
+            Fault::failed(
+                format!("the state folder {} cannot be made: {e}", self.0.display()),
+                "set XDG_STATE_HOME to a folder of yours",
+            )
+        })
+    }
+
+    /// The database of the development service.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.0.join("broca.db")
+    }
+
+    /// The file of its client key.
+    #[must_use]
+    pub fn key_file(&self) -> PathBuf {
+        self.0.join("client-key")
+    }
+
+    /// The file that says where it listens.
+    #[must_use]
+    pub fn url_file(&self) -> PathBuf {
+        self.0.join("url")
+    }
+
+    /// The key kept here, if there is one.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be used.
+    pub fn key(&self) -> Result<Option<Secret>, Fault> {
+        match read_key(&self.key_file()) {
+            Ok(key) => Ok(Some(key)),
+            Err(KeyFault::Missing) => Ok(None),
+            Err(fault) => Err(fault.told(&self.key_file())),
+        }
+    }
+
+    /// Writes a file that only its owner can read. Readers see the old or the new text, never half of it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, path: &Path, text: &str) -> Result<(), Fault> {
+        let fresh = path.with_extension(format!("new-{}", std::process::id()));
+        let write = || {
+            let mut file = private_file(&fresh)?;
+            file.write_all(text.as_bytes())?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            fs::rename(&fresh, path)
+        };
+        write().map_err(|e| {
+            let _left_over = fs::remove_file(&fresh);
+            Fault::failed(
+                format!("{} cannot be written: {e}", path.display()),
+                "make room there, or set XDG_STATE_HOME to another folder",
+            )
+        })
+    }
+}
+
+/// A service and the key for it.
+#[derive(Debug, Clone)]
+pub struct Reach {
+    /// The address of the service.
+    pub url: String,
+    /// The client key.
+    pub key: Secret,
+}
+
+impl Reach {
+    /// Finds both: options first, then the environment, then the state folder of `broca serve --dev`. The key of a
+    /// development service goes to this machine only.
+    ///
+    /// # Errors
+    /// Wrong usage, with the cure, when one of them is nowhere.
+    pub fn find(
+        given: &ReachArguments,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Fault> {
+        let set = |names: [&str; 2]| {
+            names.iter().find_map(|name| variable(name)).filter(|value| !value.is_empty())
+        };
+        let url = given.url.clone().or_else(|| set(["BROCA_URL", "BAE_SERVER_URL"]));
+        let key = match (&given.key, &given.key_file) {
+            (Some(key), _) => Some(Secret::new(key.as_str())),
+            (None, Some(file)) => Some(read_key(file).map_err(|fault| fault.told(file))?),
+            (None, None) => set(["BROCA_CLIENT_KEY", "BAE_CLIENT_KEY"]).map(Secret::new),
+        };
+        match (url, key) {
+            (Some(url), Some(key)) => Ok(Self { url, key }),
+            (None, Some(key)) => Ok(Self { url: dev_url(&variable), key }),
+            (Some(url), None) if !is_this_machine(&url) => Err(Fault::usage(
+                "no key was given for a service on another machine",
+                "pass --key-file FILE, or set BROCA_CLIENT_KEY",
+            )),
+            (url, None) => {
+                let url = url.unwrap_or_else(|| dev_url(&variable));
+                let folder = StateFolder::find(&variable)?;
+                let key = folder.key()?.ok_or_else(|| {
+                    Fault::usage(
+                        "no key was given and no development service has been started here",
+                        "start one with: broca serve --dev, or pass --key-file FILE",
+                    )
+                })?;
+                Ok(Self { url, key })
+            }
+        }
+    }
+}
+
+/// Where the development service listens, or listened last.
+fn dev_url(variable: &impl Fn(&str) -> Option<String>) -> String {
+    let folder = StateFolder::find(variable).ok();
+    let noted = folder.and_then(|folder| fs::read_to_string(folder.url_file()).ok());
+    noted
+        .map(|url| url.trim().to_owned())
+        .filter(|url| !url.is_empty())
+        .unwrap_or_else(|| DEV_URL.to_owned())
+}
+
+fn is_this_machine(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return false;
+    }
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => authority.split(':').next().unwrap_or_default(),
+    };
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Why a key file cannot be used.
+enum KeyFault {
+    Missing,
+    Unreadable(io::Error),
+    NoKey,
+}
+
+impl KeyFault {
+    fn told(self, path: &Path) -> Fault {
+        let path = path.display();
+        match self {
+            Self::Missing => Fault::usage(format!("there is no key file {path}"), "check the path"),
+            Self::Unreadable(e) => Fault::failed(
+                format!("the key file {path} cannot be read: {e}"),
+                "check its owner and mode",
+            ),
+            Self::NoKey => Fault::usage(
+                format!("the key file {path} holds no key"),
+                "it must hold the key alone, as it was shown; remove it to have a new one made by broca serve --dev",
+            ),
+        }
+    }
+}
+
+fn read_key(path: &Path) -> Result<Secret, KeyFault> {
+    let about = fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => KeyFault::Missing,
+        _ => KeyFault::Unreadable(e),
+    })?;
+    if about.len() > MAX_KEY_BYTES || !about.is_file() {
+        return Err(KeyFault::NoKey);
+    }
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(KeyFault::NoKey),
+        Err(e) => return Err(KeyFault::Unreadable(e)),
+    };
+    let key = text.trim();
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(KeyFault::NoKey);
+    }
+    warn_if_open(path, &about);
+    Ok(Secret::new(key))
+}
+
+#[cfg(unix)]
+fn warn_if_open(path: &Path, about: &fs::Metadata) {
+    use std::os::unix::fs::PermissionsExt;
+    if about.permissions().mode() & 0o077 != 0 {
+        let path = path.display();
+        let line = format!("broca: others can read the key file {path}; run: chmod 600 {path}");
+        let _reader_gone = writeln!(io::stderr().lock(), "{line}");
+    }
+}
+
+#[cfg(not(unix))]
+fn warn_if_open(_: &Path, _: &fs::Metadata) {}
+
+#[cfg(unix)]
+fn restrict(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn restrict(_: &Path, _: u32) -> io::Result<()> {
+    // The folder is below the user's own profile, which is closed to others.
+    Ok(())
+}
+
+fn private_file(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    let file = options.open(path)?;
+    restrict(path, 0o600)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(url: Option<&str>, key: Option<&str>) -> ReachArguments {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        ReachArguments { url: owned(url), key: owned(key), key_file: None }
+    }
+
+    fn variables(pairs: &[(&str, &str)]) -> impl Fn(&str) -> Option<String> + use<> {
+        let pairs: Vec<_> = pairs.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        move |name| pairs.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+    }
+
+    #[test]
+    fn options_win_over_the_environment() {
+        let environment = variables(&[("BROCA_URL", "http://b"), ("BAE_CLIENT_KEY", "k2")]);
+        let reach = Reach::find(&given(Some("http://a"), None), &environment).unwrap();
+        assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://a", "k2"));
+        let reach = Reach::find(&given(None, Some("k1")), &environment).unwrap();
+        assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://b", "k1"));
+    }
+
+    #[test]
+    fn the_state_folder_is_the_last_resort() {
+        let home = tempfile::tempdir().unwrap();
+        let state = home.path().to_str().unwrap();
+        let environment = variables(&[("XDG_STATE_HOME", state)]);
+        let fault = Reach::find(&given(None, None), &environment).unwrap_err();
+        assert!(fault.line().contains("broca serve --dev"), "{}", fault.line());
+
+        let folder = StateFolder::find(&environment).unwrap();
+        folder.create().unwrap();
+        folder.write(&folder.key_file(), "bae_kept").unwrap();
+        folder.write(&folder.url_file(), "http://127.0.0.1:9").unwrap();
+        let reach = Reach::find(&given(None, None), &environment).unwrap();
+        assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://127.0.0.1:9", "bae_kept"));
+    }
+
+    #[test]
+    fn the_key_of_a_development_service_stays_on_this_machine() {
+        let home = tempfile::tempdir().unwrap();
+        let environment = variables(&[("HOME", home.path().to_str().unwrap())]);
+        let folder = StateFolder::find(&environment).unwrap();
+        folder.create().unwrap();
+        folder.write(&folder.key_file(), "bae_kept").unwrap();
+        for url in [
+            "http://example.org",
+            "http://127.0.0.1@example.org",
+            "http://127.0.0.1.example.org:80",
+        ] {
+            assert!(Reach::find(&given(Some(url), None), &environment).is_err(), "{url}");
+        }
+        for url in ["http://localhost:1", "http://[::1]:8080/x", "http://127.0.0.1"] {
+            assert!(Reach::find(&given(Some(url), None), &environment).is_ok(), "{url}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_kept_is_closed_to_others() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let environment = variables(&[("HOME", home.path().to_str().unwrap())]);
+        let folder = StateFolder::find(&environment).unwrap();
+        folder.create().unwrap();
+        folder.write(&folder.key_file(), "bae_kept").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder.0), 0o700);
+        assert_eq!(mode(&folder.key_file()), 0o600);
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_holds_no_key_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        let asked = || {
+            let given = ReachArguments { url: None, key: None, key_file: Some(file.clone()) };
+            Reach::find(&given, |_| None).unwrap_err().line()
+        };
+        assert!(asked().contains("there is no key file"));
+        for text in ["", "  \n", "two words", "\u{fffd}"] {
+            fs::write(&file, text).unwrap();
+            assert!(asked().contains("holds no key"), "{text:?}");
+        }
+    }
+}
