@@ -112,11 +112,22 @@ fn split_authority(text: &str, default: u16) -> Option<(String, u16)> {
 
 /// What the environment says about proxies. The rules are ours, the same in every language; the
 /// shell only hands the variables in.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Environment {
     http_proxy: Option<String>,
     https_proxy: Option<String>,
     no_proxy: Option<String>,
+}
+
+/// Which proxies are set; there may be passwords in them.
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment")
+            .field("http_proxy", &self.http_proxy.is_some())
+            .field("https_proxy", &self.https_proxy.is_some())
+            .field("no_proxy", &self.no_proxy)
+            .finish()
+    }
 }
 
 impl Environment {

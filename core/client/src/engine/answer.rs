@@ -10,6 +10,11 @@ use bytes::{Bytes, BytesMut};
 /// Bytes of an error's body that are looked at.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 
+/// The one status that says all: its body is often lost, because the peer stops reading (RFC 9110 §15.5.14).
+const PAYLOAD_TOO_LARGE: u16 = 413;
+
+const JSON: &str = "application/json";
+
 /// A REST call under way.
 #[derive(Debug)]
 pub(crate) struct Rest {
@@ -45,10 +50,7 @@ impl Rest {
                 self.body.extend_from_slice(&bytes);
                 None
             }
-            NetEvent::End(BodyEnd::Broken) => Some(Err(Error::new(
-                ErrorKind::StreamEndedEarly,
-                "the connection broke inside the answer",
-            ))),
+            NetEvent::End(BodyEnd::Broken) if self.status != PAYLOAD_TOO_LARGE => Some(Err(cut())),
             NetEvent::End(_) => {
                 let body = self.body.split().freeze();
                 if !(200..300).contains(&self.status) {
@@ -73,6 +75,7 @@ pub(crate) struct Rpc {
     /// The body is no stream but the reason why there is none.
     refused: Option<(u16, String, BytesMut)>,
     answered: bool,
+    left: bool,
 }
 
 /// What an event of the network meant for a call.
@@ -81,6 +84,8 @@ pub(crate) enum Progress {
     Going,
     /// The terminal line is there; only the end of the body is missing.
     Answered,
+    /// The answer is no stream but a refusal; why follows, within the time of a head.
+    Refused,
     /// It is over.
     Over(Result<Json, Error>),
 }
@@ -88,7 +93,7 @@ pub(crate) enum Progress {
 impl Rpc {
     pub(crate) fn new(exchange: ExchangeId, id: Json, max_line_bytes: usize) -> Self {
         let stream = Exchange::new(id.clone(), max_line_bytes);
-        Self { exchange, id, stream, refused: None, answered: false }
+        Self { exchange, id, stream, refused: None, answered: false, left: false }
     }
 
     /// Takes an event; items of the stream go to `sink`.
@@ -104,6 +109,13 @@ impl Rpc {
                 if let Some((_, _, body)) = &mut self.refused {
                     let room = MAX_REFUSAL_BYTES.saturating_sub(body.len());
                     body.extend_from_slice(&bytes[..room.min(bytes.len())]);
+                    if bytes.len() < room {
+                        return Progress::Going;
+                    }
+                    // Enough to know what it is, however much more comes.
+                    return Progress::Over(self.end(BodyEnd::Complete, service, sink));
+                }
+                if self.answered {
                     return Progress::Going;
                 }
                 self.stream.receive(bytes);
@@ -116,19 +128,26 @@ impl Rpc {
                 }
                 Progress::Going
             }
-            NetEvent::Sent => Progress::Going,
+            NetEvent::Sent => {
+                self.left = true;
+                Progress::Going
+            }
             NetEvent::Head(head) => {
                 let kind = content_type(head.header_str("content-type"));
-                let is_stream =
-                    matches!(kind.as_str(), "application/x-ndjson" | "application/json" | "");
+                let is_stream = matches!(kind.as_str(), "application/x-ndjson" | JSON | "");
                 if head.status() != 200 || !is_stream {
                     self.refused = Some((head.status(), kind, BytesMut::new()));
+                    return Progress::Refused;
                 }
                 Progress::Going
             }
             NetEvent::End(end) => Progress::Over(self.end(end, service, sink)),
             NetEvent::Failed(error) => {
-                // A stream whose terminal line is there needs nothing more from its connection.
+                // A stream whose terminal line is there needs nothing more from its connection, and a
+                // refusal outranks what became of the rest of its body.
+                if self.refused.is_some() {
+                    return Progress::Over(self.end(BodyEnd::Broken, service, sink));
+                }
                 match self.stream.take_outcome().filter(|_| self.answered) {
                     Some(outcome) => Progress::Over(outcome),
                     None => Progress::Over(Err(error)),
@@ -137,7 +156,12 @@ impl Rpc {
         }
     }
 
-    /// The last event that came.
+    /// Whether the request has left, so that it may have had an effect.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Whether events came.
     pub(crate) fn has_events(&self) -> bool {
         self.stream.last_event_id().is_some()
     }
@@ -149,7 +173,12 @@ impl Rpc {
         mut sink: impl FnMut(Item),
     ) -> Result<Json, Error> {
         if let Some((status, kind, body)) = self.refused.take() {
-            return Err(refusal(status, &kind, &body.freeze(), service));
+            let body = body.freeze();
+            let half = end == BodyEnd::Broken && kind == JSON && Json::parse(body.clone()).is_err();
+            if half && status != PAYLOAD_TOO_LARGE {
+                return Err(cut());
+            }
+            return Err(refusal(status, &kind, &body, service));
         }
         while let Some(item) = self.stream.end(end) {
             sink(item);
@@ -157,6 +186,10 @@ impl Rpc {
         let early = || Error::new(ErrorKind::Internal, "an exchange ended without an outcome");
         self.stream.take_outcome().unwrap_or_else(|| Err(early()))
     }
+}
+
+fn cut() -> Error {
+    Error::new(ErrorKind::StreamEndedEarly, "the connection broke inside the answer")
 }
 
 fn content_type(value: Option<&str>) -> String {
@@ -173,9 +206,9 @@ fn refusal(status: u16, content_type: &str, body: &Bytes, service: &str) -> Erro
         }
         return problem.to_error();
     }
-    if status == 413 {
+    if status == PAYLOAD_TOO_LARGE {
         return Problem::new(
-            413,
+            PAYLOAD_TOO_LARGE,
             "payload_too_large",
             "the request is larger than the service accepts",
         )

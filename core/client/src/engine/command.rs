@@ -4,6 +4,7 @@ use broca_proto::Json;
 use broca_proto::session::content::Message;
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::tool::Tool;
+use std::fmt;
 
 /// One operation. Each ends with exactly one [`Step::Finished`](super::Step::Finished).
 #[derive(Debug, Clone)]
@@ -66,7 +67,7 @@ pub struct Trace {
 }
 
 /// An answer to something the application was asked, by [`CallId`](super::CallId).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub enum Answer {
     /// To `ToolCall`: the tool returned this, a JSON string or an array of content blocks.
@@ -88,4 +89,20 @@ pub enum Answer {
     },
     /// To `Sending`: do not send; the operation ends with a hook error of this text.
     Refuse(String),
+}
+
+/// Which answer, and nothing of what it says.
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Complete(_) => "Complete(..)",
+            Self::Fail(_) => "Fail(..)",
+            Self::Allow => "Allow",
+            Self::AllowNarrowed(_) => "AllowNarrowed(..)",
+            Self::Deny(_) => "Deny(..)",
+            Self::Send { message, .. } if message.is_some() => "Send(another message)",
+            Self::Send { .. } => "Send",
+            Self::Refuse(_) => "Refuse(..)",
+        })
+    }
 }

@@ -24,7 +24,8 @@ pub struct Config {
     pub max_line_bytes: usize,
     /// The largest answer of a REST call. Default 64 MiB.
     pub max_answer_bytes: usize,
-    /// Time to find the host's addresses and to connect. Default 10 s.
+    /// Time to find the host's addresses and to connect; and, before that, time until one of the connections
+    /// is free when all are in use. Default 10 s.
     pub connect_timeout_ms: u64,
     /// Time from the request to the head of its answer. Default 30 s.
     pub head_timeout_ms: u64,

@@ -1,6 +1,7 @@
 //! What goes in and out of the engine at its edge with sockets and clocks.
 
 use bytes::Bytes;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 macro_rules! numbers {
@@ -23,7 +24,7 @@ numbers! {
 }
 
 /// What the shell shall do. Effects are never held back by how fast steps are taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
     /// Find the addresses of `host`, then call [`Engine::resolved`](super::Engine::resolved).
@@ -82,13 +83,34 @@ pub enum Effect {
     },
     /// Whether work is going on that should keep the process alive.
     Busy(bool),
-    /// Steps are waiting where there were none.
+    /// Steps are waiting where there were none, or were left over.
     Ready {
         /// Whose.
         op: OpId,
     },
     /// A line for the log of the application.
     Log(LogRecord),
+}
+
+/// Of bytes to write only how many: there are keys among them.
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolve { req, host } => write!(f, "Resolve({}, {host})", req.0),
+            Self::Connect { conn, addr, tls } => {
+                write!(f, "Connect({}, {addr}, tls: {})", conn.0, tls.is_some())
+            }
+            Self::StartTls { conn, .. } => write!(f, "StartTls({})", conn.0),
+            Self::Write { conn, bytes } => write!(f, "Write({}, {} bytes)", conn.0, bytes.len()),
+            Self::PauseRead { conn } => write!(f, "PauseRead({})", conn.0),
+            Self::ResumeRead { conn } => write!(f, "ResumeRead({})", conn.0),
+            Self::Close { conn, abort } => write!(f, "Close({}, abort: {abort})", conn.0),
+            Self::Timer { at } => write!(f, "Timer({at:?})"),
+            Self::Busy(busy) => write!(f, "Busy({busy})"),
+            Self::Ready { op } => write!(f, "Ready({})", op.0),
+            Self::Log(record) => record.fmt(f),
+        }
+    }
 }
 
 /// How TLS is to be spoken: server name for SNI and for the certificate. The only protocol offered is `http/1.1`.

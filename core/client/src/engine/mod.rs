@@ -147,7 +147,8 @@ impl Engine {
         accepted
     }
 
-    /// Takes steps of `op`, about `max_bytes` of them but at least one if any waits.
+    /// Takes steps of `op`, about `max_bytes` of them but at least one if any waits. If some are left,
+    /// [`Effect::Ready`] follows again.
     pub fn steps(&mut self, op: OpId, max_bytes: usize, out: &mut Vec<Step>) {
         let Some(found) = self.ops.get_mut(&op) else { return };
         found.steps.take(max_bytes, out);
@@ -156,6 +157,7 @@ impl Engine {
             self.ops.remove(&op);
         }
         self.collect_effects();
+        self.set_timer();
     }
 
     /// The session, once it is open.
@@ -251,16 +253,20 @@ impl Engine {
             self.turns.pop_front();
         }
         self.collect_effects();
+        self.set_timer();
+        let busy = self.ops.values().any(|op| !op.steps.is_finished());
+        if busy != self.busy {
+            self.busy = busy;
+            self.effects.push_back(Effect::Busy(busy));
+        }
+    }
+
+    fn set_timer(&mut self) {
         let ops = self.ops.values().filter_map(Op::poll_timeout);
         let at = ops.chain(self.core.net.poll_timeout()).min();
         if at != self.timer {
             self.timer = at;
             self.effects.push_back(Effect::Timer { at });
-        }
-        let busy = self.ops.values().any(|op| !op.steps.is_finished());
-        if busy != self.busy {
-            self.busy = busy;
-            self.effects.push_back(Effect::Busy(busy));
         }
     }
 

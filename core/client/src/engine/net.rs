@@ -86,7 +86,22 @@ struct Exchange {
     deadline: Option<Time>,
     whole_deadline: Option<Time>,
     got_head: bool,
+    /// Its answer is not read for now.
     paused: bool,
+    /// Its answer is complete but for the end of its body: it is read whatever waits.
+    ending: bool,
+    /// It is read again, and nothing has come since: the peer is not to blame for a silence of ours.
+    resumed: bool,
+    /// A kept connection turned out dead under it: it gets a new one.
+    needs_new: bool,
+}
+
+impl Exchange {
+    /// The deadline of the present phase; there is none for an answer that we do not read.
+    fn phase_deadline(&self) -> Option<Time> {
+        let unread = self.paused && matches!(self.state, State::Sent { .. });
+        self.deadline.filter(|_| !unread)
+    }
 }
 
 enum State {
@@ -116,6 +131,8 @@ struct Conn {
     out: VecDeque<Bytes>,
     unwritten: usize,
     paused: bool,
+    /// The shell has reported its end: no effect names it any more.
+    gone: Option<CloseReason>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,11 +177,14 @@ impl Net {
         let exchange = Exchange {
             op,
             state: State::Waiting,
-            deadline: None,
+            deadline: Some(now.plus(self.settings.connect_timeout_ms)),
             whole_deadline: call.whole_timeout_ms.map(|ms| now.plus(ms)),
             call,
             got_head: false,
             paused: false,
+            ending: false,
+            resumed: false,
+            needs_new: false,
         };
         self.exchanges.insert(id, exchange);
         self.waiting.push_back(id);
@@ -195,18 +215,25 @@ impl Net {
     pub(crate) fn linger(&mut self, id: ExchangeId, until: Time) {
         if let Some(exchange) = self.exchanges.get_mut(&id) {
             exchange.call.silence_timeout_ms = None;
+            exchange.ending = true;
+            exchange.paused = false;
+            exchange.resumed = false;
             exchange.deadline = Some(until);
+            if let State::Sent { conn, .. } = exchange.state {
+                self.set_paused(conn, false);
+            }
         }
     }
 
     /// Stops or goes on reading an answer.
     pub(crate) fn pause(&mut self, id: ExchangeId, paused: bool) {
         let Some(exchange) = self.exchanges.get_mut(&id) else { return };
-        if exchange.paused == paused {
+        if exchange.paused == paused || exchange.ending {
             return;
         }
         exchange.paused = paused;
         if let State::Sent { conn: id, .. } = exchange.state {
+            exchange.resumed = !paused;
             self.set_paused(id, paused);
         }
     }
@@ -228,7 +255,7 @@ impl Net {
                 State::Dialling(dial) => dial.next_at,
                 _ => None,
             };
-            [x.deadline, x.whole_deadline, dial]
+            [x.phase_deadline(), x.whole_deadline, dial]
         });
         let idle = self.conns.values().filter(|c| c.exchange.is_none() && c.phase == Phase::Open);
         let idle = idle.map(|c| Some(c.since.plus(self.settings.idle_close_ms)));
@@ -341,8 +368,9 @@ impl Net {
                 Ok(Some(event)) => event,
                 Ok(None) => return None,
                 Err(error) => {
+                    // What becomes of the exchange waits with the other events.
                     self.broken(conn, id, &error, now);
-                    return self.events.pop_front();
+                    return None;
                 }
             };
             let Some(exchange) = self.exchanges.get_mut(&id) else {
@@ -352,6 +380,7 @@ impl Net {
             let silence = exchange.call.silence_timeout_ms;
             let event = match event {
                 http1::Event::Body(bytes) => {
+                    exchange.resumed = false;
                     if let Some(ms) = silence {
                         exchange.deadline = Some(now.plus(ms));
                     }
@@ -392,16 +421,17 @@ impl Net {
         };
         match c.phase {
             Phase::Open => {
+                c.gone = Some(why);
                 c.http.eof(why == CloseReason::Eof);
                 // What is already there outranks the reason: an early answer, a body that is whole.
                 while let Some(event) = self.poll_conn(conn, now) {
                     self.events.push_back(event);
                 }
                 self.conns.remove(&conn);
-                if let Some(x) = self.exchanges.get(&id) {
-                    if matches!(x.state, State::Sent { conn: c, .. } if c == conn) {
-                        self.lost(id, why, now);
-                    }
+                let carried =
+                    |x: &Exchange| matches!(x.state, State::Sent { conn: c, .. } if c == conn);
+                if self.exchanges.get(&id).is_some_and(carried) {
+                    self.lost(id, why, now);
                 }
             }
             Phase::Connecting => {
@@ -424,14 +454,14 @@ impl Net {
 
     pub(crate) fn timeout(&mut self, now: Time) {
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let late: Vec<(ExchangeId, bool)> = self
+        let late: Vec<ExchangeId> = self
             .exchanges
             .iter()
-            .filter(|(_, x)| due(x.deadline) || due(x.whole_deadline))
-            .map(|(id, x)| (*id, x.got_head))
+            .filter(|(_, x)| due(x.phase_deadline()) || due(x.whole_deadline))
+            .map(|(id, _)| *id)
             .collect();
-        for (id, got_head) in late {
-            self.too_late(id, got_head, now);
+        for id in late {
+            self.phase_over(id, now);
         }
         let next: Vec<ExchangeId> = self
             .exchanges
@@ -473,6 +503,7 @@ impl Net {
                     && c.phase == Phase::Open
                     && c.http.is_ready()
                     && now.since(c.since) < patience
+                    && !x.needs_new
             });
             if let Some(conn) = kept.map(|(conn, _)| *conn) {
                 self.waiting.remove(i);
@@ -548,6 +579,7 @@ impl Net {
             out: VecDeque::new(),
             unwritten: 0,
             paused: false,
+            gone: None,
         };
         self.conns.insert(conn, c);
         self.effects.push_back(Effect::Connect { conn, addr, tls });
@@ -715,9 +747,10 @@ impl Net {
                 | Http1Error::ClosedInHead { .. }
                 | Http1Error::ClosedInBody { .. }
         );
+        let gone = self.conns.get(&conn).and_then(|c| c.gone);
         self.close(conn, true);
         if ended {
-            self.lost(id, CloseReason::Eof, now);
+            self.lost(id, gone.unwrap_or(CloseReason::Eof), now);
             return;
         }
         let got_head = self.exchanges.get(&id).is_some_and(|x| x.got_head);
@@ -734,7 +767,8 @@ impl Net {
         if x.call.idempotent && reused && !x.got_head {
             // A kept connection that the peer had closed meanwhile.
             x.state = State::Waiting;
-            x.deadline = None;
+            x.needs_new = true;
+            x.deadline = Some(now.plus(self.settings.connect_timeout_ms));
             self.waiting.push_front(id);
             self.serve_waiting(now);
             return;
@@ -751,8 +785,27 @@ impl Net {
         self.fail(id, Error::new(ErrorKind::Io, message).with_retry(Retry::Unknown), now);
     }
 
-    fn too_late(&mut self, id: ExchangeId, got_head: bool, now: Time) {
+    /// A deadline of an exchange has passed, unless something before it in the same moment has moved it.
+    fn phase_over(&mut self, id: ExchangeId, now: Time) {
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        let Some(x) = self.exchanges.get_mut(&id) else { return };
+        if !due(x.whole_deadline) {
+            if !due(x.phase_deadline()) {
+                return;
+            }
+            if std::mem::take(&mut x.resumed) {
+                // The time did not count while the answer was not read.
+                let ms = x.call.silence_timeout_ms.filter(|_| x.got_head);
+                x.deadline = Some(now.plus(ms.unwrap_or(x.call.head_timeout_ms)));
+                return;
+            }
+        }
+        self.too_late(id, now);
+    }
+
+    fn too_late(&mut self, id: ExchangeId, now: Time) {
         let Some(x) = self.exchanges.get(&id) else { return };
+        let got_head = x.got_head;
         let (message, retry) = match &x.state {
             State::Waiting => (
                 format!(
@@ -799,14 +852,14 @@ impl Net {
     // ---- connections ------------------------------------------------------------------------
 
     fn close(&mut self, conn: ConnId, abort: bool) {
-        if self.conns.remove(&conn).is_some() {
+        if self.conns.remove(&conn).is_some_and(|c| c.gone.is_none()) {
             self.effects.push_back(Effect::Close { conn, abort });
         }
     }
 
     fn set_paused(&mut self, conn: ConnId, paused: bool) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
-        if c.paused != paused {
+        if c.paused != paused && c.gone.is_none() {
             c.paused = paused;
             let effect =
                 if paused { Effect::PauseRead { conn } } else { Effect::ResumeRead { conn } };

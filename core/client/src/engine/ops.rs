@@ -23,8 +23,8 @@ pub(crate) struct Op {
     pub(crate) trace: Trace,
     pub(crate) steps: StepQueue,
     pub(crate) work: Work,
-    /// An exchange that is not read because steps pile up.
-    paused: Option<ExchangeId>,
+    /// Too many steps wait: its stream is not read.
+    unread: bool,
 }
 
 /// What an operation is doing.
@@ -73,7 +73,7 @@ enum Question {
 impl Op {
     pub(crate) fn new(id: OpId, command: Command, trace: Trace) -> Self {
         let work = Work::Begin(command);
-        Self { id, trace, steps: StepQueue::default(), work, paused: None }
+        Self { id, trace, steps: StepQueue::default(), work, unread: false }
     }
 
     /// Begins what the command asks for.
@@ -161,7 +161,7 @@ impl Op {
                 }
             }
         };
-        self.after(core, now);
+        self.after(core);
     }
 
     /// An event of one of this operation's exchanges.
@@ -184,22 +184,25 @@ impl Op {
             Work::Asking(_) => self.asking_network(core, exchange, event, now),
             Work::Begin(_) | Work::Over => core.net.abort(exchange, now),
         }
-        if !self.steps.is_finished()
-            && self.paused.is_none()
-            && self.steps.bytes() > core.config.step_buffer_bytes
-        {
-            self.paused = Some(exchange);
-            core.net.pause(exchange, true);
-        }
-        self.after(core, now);
+        self.after(core);
     }
 
     /// The application has taken steps: reading goes on when few enough wait.
     pub(crate) fn relieve(&mut self, core: &mut Core) {
-        if self.paused.is_some() && self.steps.bytes() <= core.config.step_buffer_bytes / 2 {
-            if let Some(exchange) = self.paused.take() {
+        if self.unread && self.steps.bytes() <= core.config.step_buffer_bytes / 2 {
+            self.unread = false;
+            if let Some(exchange) = self.stream() {
                 core.net.pause(exchange, false);
             }
+        }
+    }
+
+    /// The exchange from which steps come without bound.
+    fn stream(&self) -> Option<ExchangeId> {
+        match &self.work {
+            Work::Turn(turn) => turn.stream(),
+            Work::Watch(watch) => watch.stream(),
+            _ => None,
         }
     }
 
@@ -209,7 +212,7 @@ impl Op {
             Work::Watch(watch) => watch.timeout(core, &mut self.steps, &self.trace, now),
             _ => {}
         }
-        self.after(core, now);
+        self.after(core);
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
@@ -229,7 +232,7 @@ impl Op {
                 self.finish_with(core, Err(error), now);
             }
         }
-        self.after(core, now);
+        self.after(core);
     }
 
     pub(crate) fn answer(
@@ -243,7 +246,7 @@ impl Op {
             Work::Turn(turn) => turn.answer(call, answer, core, &mut self.steps, &self.trace, now),
             _ => Ok(Accepted::TooLate),
         };
-        self.after(core, now);
+        self.after(core);
         accepted
     }
 
@@ -257,7 +260,7 @@ impl Op {
         match std::mem::replace(&mut self.work, Work::Over) {
             Work::Opening(opening) => {
                 core.session = None;
-                core.opening_failed();
+                core.opening_over();
                 let exchange = match &opening.stage {
                     Stage::Meta(rest) | Stage::Post(rest, _) => rest.exchange,
                     Stage::Register(rpc) => rpc.exchange,
@@ -265,25 +268,42 @@ impl Op {
                 core.net.abort(exchange, now);
             }
             Work::Asking(asking) => {
+                if outcome.is_err() && matches!(asking.question, Question::Close) {
+                    core.closing_failed();
+                }
                 let exchange = match &asking.call {
                     Asked::Rest(rest) => rest.exchange,
                     Asked::Rpc(rpc) => rpc.exchange,
                 };
                 core.net.abort(exchange, now);
             }
-            Work::Turn(mut turn) => turn.drop_now(core, now),
+            Work::Turn(mut turn) => {
+                turn.stop_calls(&mut self.steps, now);
+                turn.drop_now(core, now);
+            }
             Work::Watch(mut watch) => watch.drop_now(core, now),
             Work::Begin(_) | Work::Over => {}
         }
+        core.forget_questions(self.id);
         self.steps.push(Step::Finished(outcome));
     }
 
-    /// Bookkeeping once an operation is finished.
-    fn after(&mut self, core: &mut Core, _now: Time) {
-        if self.steps.is_finished() && !matches!(self.work, Work::Over) {
-            self.work = Work::Over;
-            core.forget_questions(self.id);
-            self.paused = None;
+    /// What follows from whatever was just done: the end of the operation, or too many steps.
+    #[inline]
+    fn after(&mut self, core: &mut Core) {
+        if self.steps.is_finished() {
+            if !matches!(self.work, Work::Over) {
+                self.work = Work::Over;
+                core.forget_questions(self.id);
+            }
+            return;
+        }
+        self.unread |= self.steps.bytes() > core.config.step_buffer_bytes;
+        if self.unread {
+            // Said again for every stream: one that has just begun must not be read either.
+            if let Some(exchange) = self.stream() {
+                core.net.pause(exchange, true);
+            }
         }
     }
 
@@ -372,6 +392,10 @@ impl Op {
                         core.linger(exchange, now);
                         return;
                     }
+                    Progress::Refused => {
+                        core.hear_out(exchange, now);
+                        return;
+                    }
                     Progress::Over(answer) => answer.map(|_| Some(())),
                 }
             }
@@ -385,6 +409,7 @@ impl Op {
                     profile: info.profile.clone(),
                 });
                 let lost = || Error::new(ErrorKind::Internal, "the session is gone");
+                core.opening_over();
                 self.steps.push(Step::Finished(info.ok_or_else(lost)));
             }
             Err(error) => self.finish_with(core, Err(error), now),
@@ -412,6 +437,10 @@ impl Op {
                     Progress::Over(answer) => answer,
                     Progress::Answered => {
                         core.linger(exchange, now);
+                        return;
+                    }
+                    Progress::Refused => {
+                        core.hear_out(exchange, now);
                         return;
                     }
                     Progress::Going => return,

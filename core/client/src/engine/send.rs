@@ -1,5 +1,7 @@
 //! A turn: from the application's message to the model's last one, over as many requests as its tools need.
 
+mod cancel;
+
 use super::answer::{Progress, Rpc};
 use super::command::{Answer, Trace};
 use super::effect::{CallId, LogLevel, OpId};
@@ -27,16 +29,25 @@ pub(crate) struct Turn {
     questions: BTreeMap<CallId, String>,
     state: State,
     round: u32,
-    /// Kept results that lead the first message, and the message without them, for a second try.
-    led_by: Vec<Block>,
+    /// The results in the message under way: they are kept if it turns out not to have arrived.
+    carried: Vec<Block>,
+    /// What the application said, without results that lead it.
     first: Message,
+    /// The first message as it left, for the one case in which it leaves again.
+    left: Option<(Message, Option<Trace>)>,
     registered_again: bool,
+    heard: Heard,
+    events: Vec<Json>,
+    cancelled: bool,
+}
+
+/// What the events of a turn have said so far.
+struct Heard {
     /// The id of the last event; its buffer is used again for every one.
     cursor: String,
     failure: Option<Error>,
     usage: Option<TokenUsage>,
-    events: Vec<Json>,
-    cancelled: bool,
+    delta_limit: usize,
 }
 
 enum State {
@@ -49,7 +60,6 @@ enum State {
     /// The service had forgotten us: register, then send.
     Registering {
         rpc: Rpc,
-        message: Message,
     },
     Streaming {
         rpc: Rpc,
@@ -62,6 +72,8 @@ enum State {
         stream: Option<Rpc>,
         cancel: Option<Rpc>,
         kept: Vec<Block>,
+        /// The service says that the turn is over.
+        confirmed: bool,
         until: Time,
     },
     Over,
@@ -77,26 +89,26 @@ impl Turn {
         now: Time,
     ) -> Self {
         let tools = core.session.as_ref().map(|s| s.tools.clone()).unwrap_or_default();
-        let led_by =
+        let carried =
             core.session.as_mut().map(|s| std::mem::take(&mut s.kept_results)).unwrap_or_default();
+        let delta_limit = core.config.delta_buffer_bytes;
         let mut turn = Self {
             op,
             calls: Calls::new(tools, core.call_limits()),
             questions: BTreeMap::new(),
             state: State::Over,
             round: 0,
-            led_by,
+            carried,
             first: message,
+            left: None,
             registered_again: false,
-            cursor: String::new(),
-            failure: None,
-            usage: None,
+            heard: Heard { cursor: String::new(), failure: None, usage: None, delta_limit },
             events: Vec::new(),
             cancelled: false,
         };
         match turn.led_message() {
             Ok(message) => turn.send(message, core, steps, trace, now),
-            Err(error) => turn.finish(Err(error), core, steps),
+            Err(error) => turn.give_up(error, core, steps),
         }
         turn
     }
@@ -116,36 +128,27 @@ impl Turn {
                 if matches!(event, NetEvent::Sent) {
                     steps.push(Step::Status(Status::Sent));
                 }
-                let delta_limit = core.config.delta_buffer_bytes;
-                let (cursor, failure, usage) =
-                    (&mut self.cursor, &mut self.failure, &mut self.usage);
-                let progress = rpc.take(event, "the service", |item| match item {
-                    Item::Event(event) => {
-                        look_at(&event, failure, usage);
-                        cursor.clear();
-                        cursor.push_str(event.id());
-                        steps.push(Step::Event(event));
-                    }
-                    other => show(other, steps, delta_limit, || after(cursor)),
-                });
+                let heard = &mut self.heard;
+                let progress = rpc.take(event, "the service", |item| heard.item(item, steps));
                 match progress {
                     Progress::Going => {}
                     Progress::Answered => core.linger(exchange, now),
-                    Progress::Over(outcome) => self.answered(outcome, core, steps, trace, now),
+                    Progress::Refused => core.hear_out(exchange, now),
+                    Progress::Over(outcome) => {
+                        core.net.abort(exchange, now);
+                        self.answered(outcome, core, steps, trace, now);
+                    }
                 }
             }
             State::Registering { rpc, .. } if rpc.exchange == exchange => {
                 match rpc.take(event, "the service", |_| ()) {
                     Progress::Going => {}
                     Progress::Answered => core.linger(exchange, now),
-                    Progress::Over(Ok(_)) => {
-                        if let State::Registering { message, .. } =
-                            std::mem::replace(&mut self.state, State::Over)
-                        {
-                            self.send_now(message, core, trace, now);
-                        }
+                    Progress::Refused => core.hear_out(exchange, now),
+                    Progress::Over(answer) => {
+                        core.net.abort(exchange, now);
+                        self.registered(answer, core, steps, trace, now);
                     }
-                    Progress::Over(Err(error)) => self.finish(Err(error), core, steps),
                 }
             }
             State::Cancelling { .. } => self.cancelling(exchange, event, core, steps, now),
@@ -185,50 +188,6 @@ impl Turn {
         accepted
     }
 
-    pub(crate) fn cancel(
-        &mut self,
-        core: &mut Core,
-        steps: &mut StepQueue,
-        trace: &Trace,
-        now: Time,
-    ) {
-        if self.cancelled {
-            return;
-        }
-        self.cancelled = true;
-        match &self.state {
-            State::Hooked { .. } | State::Registering { .. } => {
-                self.drop_now(core, now);
-                keep(core, std::mem::take(&mut self.led_by));
-                self.finish(Err(cancelled()), core, steps);
-            }
-            State::Streaming { rpc, .. } if !core.net.has_left(rpc.exchange) => {
-                self.drop_now(core, now);
-                keep(core, std::mem::take(&mut self.led_by));
-                self.finish(Err(cancelled()), core, steps);
-            }
-            State::Streaming { .. } if core.features().cancel => {
-                let State::Streaming { rpc, .. } = std::mem::replace(&mut self.state, State::Over)
-                else {
-                    return;
-                };
-                let request = Cancel { request_id: Some(rpc.id.clone()), results: Vec::new() };
-                self.ask_to_cancel(Some(rpc), request, core, trace, now);
-            }
-            State::Streaming { .. } => {
-                // The service keeps going; all we can do is not to listen.
-                self.drop_now(core, now);
-                let error = cancelled().with_retry(Retry::Unknown);
-                self.finish(Err(error), core, steps);
-            }
-            State::Paused => {
-                self.calls.cancel(now);
-                self.calls_moved(core, steps, trace, now);
-            }
-            State::Cancelling { .. } | State::Over => {}
-        }
-    }
-
     pub(crate) fn timeout(
         &mut self,
         core: &mut Core,
@@ -242,9 +201,8 @@ impl Turn {
                     "the Sending hook did not answer within {} ms",
                     core.config.hook_timeout_ms
                 );
-                keep(core, std::mem::take(&mut self.led_by));
-                self.finish(
-                    Err(Error::new(ErrorKind::Hook, message).with_retry(Retry::Safe)),
+                self.give_up(
+                    Error::new(ErrorKind::Hook, message).with_retry(Retry::Safe),
                     core,
                     steps,
                 );
@@ -277,8 +235,8 @@ impl Turn {
     /// Drops whatever is under way on the network.
     pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Streaming { rpc, .. } | State::Registering { rpc, .. } => {
-                core.net.abort(rpc.exchange, now)
+            State::Streaming { rpc, .. } | State::Registering { rpc } => {
+                core.net.abort(rpc.exchange, now);
             }
             State::Cancelling { stream, cancel, .. } => {
                 for rpc in stream.into_iter().chain(cancel) {
@@ -289,14 +247,32 @@ impl Turn {
         }
     }
 
+    /// The exchange that brings events.
+    pub(crate) fn stream(&self) -> Option<ExchangeId> {
+        match &self.state {
+            State::Streaming { rpc, .. } | State::Cancelling { stream: Some(rpc), .. } => {
+                Some(rpc.exchange)
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the application to stop what it runs for this turn: the turn ends at once.
+    pub(crate) fn stop_calls(&mut self, steps: &mut StepQueue, now: Time) {
+        self.calls.abandon(now);
+        while let Some(output) = self.calls.poll() {
+            self.show_stop(output, steps);
+        }
+    }
+
     // ---- sending ----------------------------------------------------------------------------
 
     /// The first message, led by results that were kept when an earlier turn was cancelled.
     fn led_message(&self) -> Result<Message, Error> {
-        if self.led_by.is_empty() {
+        if self.carried.is_empty() {
             return Ok(self.first.clone());
         }
-        let mut blocks = self.led_by.clone();
+        let mut blocks = self.carried.clone();
         match &self.first.content {
             Content::Text(text) => blocks.push(Block::of_text(text.clone())),
             Content::Blocks(more) => blocks.extend(more.iter().cloned()),
@@ -324,11 +300,21 @@ impl Turn {
             self.state = State::Hooked { call, message, until };
             return;
         }
-        self.send_now(message, core, trace, now);
+        self.send_now(message, None, core, trace, now);
     }
 
-    fn send_now(&mut self, message: Message, core: &mut Core, trace: &Trace, now: Time) {
+    /// Sends a message. `own` are trace headers of this request alone.
+    fn send_now(
+        &mut self,
+        message: Message,
+        own: Option<Trace>,
+        core: &mut Core,
+        trace: &Trace,
+        now: Time,
+    ) {
         let continuation = self.round > 0;
+        let trace = &own.clone().unwrap_or_else(|| trace.clone());
+        self.left = (!continuation).then(|| (message.clone(), own));
         let params = SendMessage { message }.to_json();
         let rpc = core.rpc(self.op, &Method::SendMessage, &params, trace, now);
         self.state = State::Streaming { rpc, continuation };
@@ -345,9 +331,8 @@ impl Turn {
         let (replaced, own_trace) = match answer {
             Answer::Send { message, trace } => (message, trace),
             Answer::Refuse(why) => {
-                keep(core, std::mem::take(&mut self.led_by));
                 let error = Error::new(ErrorKind::Hook, why).with_retry(Retry::Safe);
-                self.finish(Err(error), core, steps);
+                self.give_up(error, core, steps);
                 return Ok(Accepted::Taken);
             }
             _ => {
@@ -357,8 +342,7 @@ impl Turn {
             }
         };
         if let State::Hooked { message, .. } = std::mem::replace(&mut self.state, State::Over) {
-            let trace = own_trace.as_ref().unwrap_or(trace);
-            self.send_now(replaced.unwrap_or(message), core, trace, now);
+            self.send_now(replaced.unwrap_or(message), own_trace, core, trace, now);
         }
         Ok(Accepted::Taken)
     }
@@ -390,17 +374,18 @@ impl Turn {
             Ok(result) => result,
             Err(error) => {
                 let first = !continuation && !rpc.has_events();
-                self.failed(error, first, core, steps, trace, now);
+                self.failed(error, first, rpc.has_left(), core, steps, trace, now);
                 return;
             }
         };
-        self.led_by.clear();
+        self.carried.clear();
+        self.left = None;
         self.events.push(result.events);
         if core.config.hooks {
             steps.push(Step::Received { round: self.round, message: result.message.clone() });
         }
         self.round += 1;
-        if let Some(failure) = self.failure.take() {
+        if let Some(failure) = self.heard.failure.take() {
             self.finish(Err(failure), core, steps);
             return;
         }
@@ -409,25 +394,29 @@ impl Turn {
                 self.state = State::Paused;
                 self.calls_moved(core, steps, trace, now);
             }
-            Ok(false) => {
-                let reply = Reply {
-                    message: result.message,
-                    usage: self.usage,
-                    rounds: self.round,
-                    events: std::mem::take(&mut self.events),
-                };
-                steps.push(Step::Done(Box::new(reply)));
-                self.finish(Ok(Outcome::Replied), core, steps);
-            }
+            Ok(false) => self.replied(result.message, core, steps),
             Err(error) => self.finish(Err(error), core, steps),
         }
     }
 
+    fn replied(&mut self, message: Message, core: &mut Core, steps: &mut StepQueue) {
+        let reply = Reply {
+            message,
+            usage: self.heard.usage,
+            rounds: self.round,
+            events: std::mem::take(&mut self.events),
+        };
+        steps.push(Step::Done(Box::new(reply)));
+        self.finish(Ok(Outcome::Replied), core, steps);
+    }
+
     /// A request was refused or lost. Only what provably had no effect is tried again.
+    #[expect(clippy::too_many_arguments, reason = "four of them are the turn's surroundings")]
     fn failed(
         &mut self,
         error: Error,
         first: bool,
+        left: bool,
         core: &mut Core,
         steps: &mut StepQueue,
         trace: &Trace,
@@ -439,28 +428,44 @@ impl Turn {
                 LogLevel::Info,
                 "the service had forgotten this driver; registering again".to_owned(),
             );
-            match self.led_message() {
-                Ok(message) => {
-                    let params = Json::empty_object();
-                    let rpc = core.rpc(self.op, &Method::RegisterDriver, &params, trace, now);
-                    self.state = State::Registering { rpc, message };
-                }
-                Err(error) => self.finish(Err(error), core, steps),
-            }
+            let params = Json::empty_object();
+            let rpc = core.rpc(self.op, &Method::RegisterDriver, &params, trace, now);
+            self.state = State::Registering { rpc };
             return;
         }
-        if first && !self.led_by.is_empty() && error.message().contains(NO_PAUSE) {
-            self.led_by.clear();
+        if first && !self.carried.is_empty() && error.message().contains(NO_PAUSE) {
+            self.carried.clear();
             let text =
                 "results of the cancelled turn came too late for the service and were left out";
             steps.push(warning(WarningClass::Notice, text));
-            self.send_now(self.first.clone(), core, trace, now);
+            self.send(self.first.clone(), core, steps, trace, now);
             return;
         }
-        if first && error.retry() == Retry::Safe {
-            keep(core, std::mem::take(&mut self.led_by));
+        let refused = error.retry() == Retry::Safe && error.kind() != ErrorKind::Cancelled;
+        if refused || !left {
+            self.give_up(error, core, steps);
+        } else {
+            self.finish(Err(error), core, steps);
         }
-        self.finish(Err(error), core, steps);
+    }
+
+    /// The service was asked to know us again.
+    fn registered(
+        &mut self,
+        answer: Result<Json, Error>,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
+        match (answer, self.left.take()) {
+            (Ok(_), Some((message, own))) => self.send_now(message, own, core, trace, now),
+            (Ok(_), None) => {
+                let error = Error::new(ErrorKind::Internal, "the message to send again is gone");
+                self.give_up(error, core, steps);
+            }
+            (Err(error), _) => self.give_up(error, core, steps),
+        }
     }
 
     /// Carries out what the open calls want.
@@ -475,18 +480,9 @@ impl Turn {
                     let step = self.question(call, core);
                     steps.push(Step::Approval(step));
                 }
-                CallsOutput::Stop { id } => {
-                    if let Some(call) = self.question_about(&id) {
-                        steps.push(Step::ToolCancel { call });
-                    }
-                }
-                CallsOutput::Withdraw { id } => {
-                    if let Some(call) = self.question_about(&id) {
-                        steps.push(Step::ApprovalWithdrawn { call });
-                    }
-                }
                 CallsOutput::Results { blocks, cancelled: false } => {
                     self.questions.clear();
+                    self.carried.clone_from(&blocks);
                     self.send(Message::user_blocks(blocks), core, steps, trace, now);
                 }
                 CallsOutput::Results { blocks, cancelled: true } => {
@@ -496,12 +492,28 @@ impl Turn {
                         self.ask_to_cancel(None, request, core, trace, now);
                     } else {
                         // Sending them would buy another model round: they lead the next message.
-                        keep(core, blocks);
+                        core.keep_results(blocks);
                         self.finish(Err(cancelled()), core, steps);
                     }
                 }
-                _ => {}
+                other => self.show_stop(other, steps),
             }
+        }
+    }
+
+    /// Takes back what the application was asked.
+    fn show_stop(&self, output: CallsOutput, steps: &mut StepQueue) {
+        let (id, stop) = match output {
+            CallsOutput::Stop { id } => (id, true),
+            CallsOutput::Withdraw { id } => (id, false),
+            _ => return,
+        };
+        if let Some(call) = self.question_about(&id) {
+            steps.push(if stop {
+                Step::ToolCancel { call }
+            } else {
+                Step::ApprovalWithdrawn { call }
+            });
         }
     }
 
@@ -523,114 +535,10 @@ impl Turn {
         self.questions.iter().rev().find(|(_, asked)| *asked == id).map(|(call, _)| *call)
     }
 
-    // ---- cancelling -------------------------------------------------------------------------
-
-    fn ask_to_cancel(
-        &mut self,
-        stream: Option<Rpc>,
-        request: Cancel,
-        core: &mut Core,
-        trace: &Trace,
-        now: Time,
-    ) {
-        let kept = request.results.clone();
-        let cancel = core.rpc(self.op, &Method::Cancel, &request.to_json(), trace, now);
-        let until = now.plus(core.config.cancel_timeout_ms);
-        self.state = State::Cancelling { stream, cancel: Some(cancel), kept, until };
-    }
-
-    fn cancelling(
-        &mut self,
-        exchange: ExchangeId,
-        event: NetEvent,
-        core: &mut Core,
-        steps: &mut StepQueue,
-        now: Time,
-    ) {
-        let State::Cancelling { stream, cancel, kept, .. } = &mut self.state else { return };
-        if cancel.as_ref().is_some_and(|rpc| rpc.exchange == exchange) {
-            let progress = cancel.as_mut().map(|rpc| rpc.take(event, "the service", |_| ()));
-            match progress {
-                Some(Progress::Answered) => core.linger(exchange, now),
-                Some(Progress::Over(answer)) => {
-                    *cancel = None;
-                    match answer {
-                        Ok(_) => kept.clear(),
-                        Err(error) => {
-                            core.log(LogLevel::Warn, format!("session.cancel failed: {error}"))
-                        }
-                    }
-                    // Nothing is left to wait for, or the stream's own end follows.
-                    if stream.is_none() {
-                        self.cancel_over(None, core, steps, now);
-                    }
-                }
-                Some(Progress::Going) | None => {}
-            }
-        } else if stream.as_ref().is_some_and(|rpc| rpc.exchange == exchange) {
-            let (cursor, failure, usage) = (&mut self.cursor, &mut self.failure, &mut self.usage);
-            let delta_limit = core.config.delta_buffer_bytes;
-            let progress = stream.as_mut().map(|rpc| {
-                rpc.take(event, "the service", |item| match item {
-                    Item::Event(event) => {
-                        look_at(&event, failure, usage);
-                        cursor.clear();
-                        cursor.push_str(event.id());
-                        steps.push(Step::Event(event));
-                    }
-                    other => show(other, steps, delta_limit, || after(cursor)),
-                })
-            });
-            match progress {
-                Some(Progress::Answered) => core.linger(exchange, now),
-                Some(Progress::Over(outcome)) => {
-                    *stream = None;
-                    self.cancel_over(outcome.ok(), core, steps, now);
-                }
-                Some(Progress::Going) | None => {}
-            }
-        }
-    }
-
-    /// The turn is quiet. A turn that was faster than its cancellation has a reply all the same,
-    /// unless it paused: then its calls never start and their results lead the next message.
-    fn cancel_over(
-        &mut self,
-        result: Option<Json>,
-        core: &mut Core,
-        steps: &mut StepQueue,
-        now: Time,
-    ) {
-        let mut kept = match &mut self.state {
-            State::Cancelling { kept, .. } => std::mem::take(kept),
-            _ => Vec::new(),
-        };
-        self.drop_now(core, now);
-        let result = result.and_then(|json| SendMessageResult::read(&json).ok());
-        if let Some(result) = result {
-            self.round += 1;
-            self.events.push(result.events);
-            if matches!(self.calls.pause(&result.message, now), Ok(true)) {
-                self.calls.abandon(now);
-                while let Some(output) = self.calls.poll() {
-                    if let CallsOutput::Results { blocks, .. } = output {
-                        kept = blocks;
-                    }
-                }
-            } else {
-                let reply = Reply {
-                    message: result.message,
-                    usage: self.usage,
-                    rounds: self.round,
-                    events: std::mem::take(&mut self.events),
-                };
-                steps.push(Step::Done(Box::new(reply)));
-                self.finish(Ok(Outcome::Replied), core, steps);
-                return;
-            }
-        }
-        keep(core, kept);
-        self.finish(Err(cancelled()), core, steps);
+    /// Ends with an error although nothing had an effect: results on their way are kept.
+    fn give_up(&mut self, error: Error, core: &mut Core, steps: &mut StepQueue) {
+        core.keep_results(std::mem::take(&mut self.carried));
+        self.finish(Err(error), core, steps);
     }
 
     fn finish(&mut self, outcome: Result<Outcome, Error>, core: &mut Core, steps: &mut StepQueue) {
@@ -640,10 +548,19 @@ impl Turn {
     }
 }
 
-/// Keeps results for the next message.
-fn keep(core: &mut Core, blocks: Vec<Block>) {
-    if let Some(session) = core.session.as_mut().filter(|_| !blocks.is_empty()) {
-        session.kept_results = blocks;
+impl Heard {
+    /// Hands an item to the application.
+    #[inline]
+    fn item(&mut self, item: Item, steps: &mut StepQueue) {
+        match item {
+            Item::Event(event) => {
+                look_at(&event, &mut self.failure, &mut self.usage);
+                self.cursor.clear();
+                self.cursor.push_str(event.id());
+                steps.push(Step::Event(event));
+            }
+            other => show(other, steps, self.delta_limit, || after(&self.cursor)),
+        }
     }
 }
 
@@ -683,8 +600,8 @@ fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenU
                 event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
             if let Some(counted) = counted {
                 let total = usage.get_or_insert_default();
-                total.input_tokens += counted.input_tokens;
-                total.output_tokens += counted.output_tokens;
+                total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
+                total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
             }
         }
         _ => {}

@@ -95,7 +95,7 @@ impl Core {
                 return usage("this client has a session already; one client holds one session");
             }
             Command::Meta => {}
-            _ if !opens && self.session.is_none() => {
+            _ if !opens && (self.session.is_none() || self.opening) => {
                 return usage("no session is open yet; open or join one first");
             }
             Command::Close => self.closed = true,
@@ -111,9 +111,14 @@ impl Core {
         Ok(())
     }
 
-    /// An open did not succeed: another one may be tried.
-    pub(crate) fn opening_failed(&mut self) {
+    /// An open is over: the session is there, or another open may be tried.
+    pub(crate) fn opening_over(&mut self) {
         self.opening = false;
+    }
+
+    /// A close did not succeed: it may be tried again.
+    pub(crate) fn closing_failed(&mut self) {
+        self.closed = false;
     }
 
     /// A session is open.
@@ -134,6 +139,13 @@ impl Core {
 
     pub(crate) fn session_info(&self) -> Option<&SessionInfo> {
         self.session.as_ref().map(|session| &session.info)
+    }
+
+    /// Keeps results for the next message.
+    pub(crate) fn keep_results(&mut self, blocks: Vec<Block>) {
+        if let Some(session) = self.session.as_mut().filter(|_| !blocks.is_empty()) {
+            session.kept_results = blocks;
+        }
     }
 
     /// The features in use; none before a session is open.
@@ -223,6 +235,11 @@ impl Core {
         self.net.linger(exchange, now.plus(LINGER_MS));
     }
 
+    /// The answer is a refusal: its reason may take as long as a head.
+    pub(crate) fn hear_out(&mut self, exchange: ExchangeId, now: Time) {
+        self.net.linger(exchange, now.plus(self.config.head_timeout_ms));
+    }
+
     /// A number for a new question of `op`.
     pub(crate) fn ask(&mut self, op: OpId) -> CallId {
         let call = CallId(self.next_call);
@@ -243,7 +260,7 @@ impl Core {
 
     /// An answer to no open question: late if it was ever asked.
     pub(crate) fn unknown_call(&self, call: CallId) -> Result<Accepted, Error> {
-        if call.0 < self.next_call {
+        if (1..self.next_call).contains(&call.0) {
             return Ok(Accepted::TooLate);
         }
         Err(Error::new(ErrorKind::Usage, "nothing with this number was ever asked"))

@@ -9,6 +9,7 @@ use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rest::{Meta, Participants};
 use broca_proto::{Error, Json};
 use std::collections::VecDeque;
+use std::fmt;
 
 /// One step of an operation.
 #[derive(Debug, Clone)]
@@ -78,13 +79,14 @@ impl Step {
                 Self::Notification { raw, .. } => raw.as_bytes().len(),
                 Self::Delta(delta) => delta.text.len() + delta.link.len(),
                 Self::ToolCall(call) | Self::Approval(call) => call.input.as_bytes().len(),
+                Self::Warning(warning) => warning.message.len(),
                 _ => 0,
             }
     }
 }
 
 /// A piece of text that is being produced.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Delta {
     /// Of what.
     pub kind: DeltaKind,
@@ -92,6 +94,13 @@ pub struct Delta {
     pub link: String,
     /// The piece.
     pub text: String,
+}
+
+/// Its size and not its text.
+impl fmt::Debug for Delta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Delta({:?} of {}, {} bytes)", self.kind, self.link, self.text.len())
+    }
 }
 
 /// What a delta is a piece of.
@@ -132,6 +141,9 @@ pub enum Lost {
     },
     /// The service does not know the cursor; it begins again at the start of its log.
     Cursor(Cursor),
+    /// Whatever happened while the stream was away: no event had come yet from which it could be
+    /// read on. A subscription that names a cursor never has this gap.
+    Unseen,
 }
 
 /// A tool call for the application.
@@ -238,8 +250,12 @@ pub struct HistoryPage {
 pub(crate) struct StepQueue {
     steps: VecDeque<Step>,
     bytes: usize,
-    /// Deltas that wait, and deltas that were dropped since the last one was queued.
+    /// How many of them are deltas that may be shed.
     deltas: usize,
+    /// How many were taken so far, and where the gap stands that counts shed deltas: its number
+    /// among all steps.
+    taken: u64,
+    gap: Option<u64>,
     /// The application has been told that steps wait, and has not taken them all since.
     announced: bool,
     finished: bool,
@@ -252,35 +268,64 @@ impl StepQueue {
             return;
         }
         self.finished = matches!(step, Step::Finished(_));
-        self.deltas += usize::from(matches!(step, Step::Delta(_)));
+        self.deltas += usize::from(is_piece(&step));
         self.bytes += step.bytes();
         self.steps.push_back(step);
     }
 
-    /// Adds a delta, or sheds all deltas that wait when there are too many bytes: they become one gap.
+    /// Adds a delta. When too many bytes wait, all deltas among them are dropped, and this one: they
+    /// become one gap. That everything shown so far is void is never dropped.
     pub(crate) fn push_delta(
         &mut self,
         delta: Delta,
         limit: usize,
         after: impl FnOnce() -> Cursor,
     ) {
-        if self.bytes <= limit || self.deltas == 0 {
+        if self.bytes <= limit {
             self.push(Step::Delta(delta));
             return;
         }
-        let mut dropped = 1; // the new one
-        let mut kept = VecDeque::with_capacity(self.steps.len());
-        for step in self.steps.drain(..) {
-            match step {
-                Step::Delta(_) => dropped += 1,
-                Step::Gap(Gap { lost: Lost::Deltas(n), .. }) => dropped += n,
-                other => kept.push_back(other),
+        let void = delta.kind == DeltaKind::Reset;
+        self.shed(u64::from(!void), after);
+        let last_is_void =
+            matches!(self.steps.back(), Some(Step::Delta(d)) if d.kind == DeltaKind::Reset);
+        if void && !last_is_void {
+            self.push(Step::Delta(delta));
+        }
+    }
+
+    /// Drops the deltas that wait and counts them, and `more`, in the gap.
+    fn shed(&mut self, more: u64, after: impl FnOnce() -> Cursor) {
+        let mut dropped = more;
+        if self.deltas > 0 {
+            let mut kept = VecDeque::with_capacity(self.steps.len());
+            let mut gap = None;
+            self.deltas = 0;
+            for (number, step) in (self.taken..).zip(self.steps.drain(..)) {
+                if is_piece(&step) {
+                    dropped += 1;
+                    continue;
+                }
+                if self.gap == Some(number) {
+                    gap = Some(self.taken + kept.len() as u64);
+                }
+                kept.push_back(step);
+            }
+            self.steps = kept;
+            self.gap = gap;
+            self.bytes = self.steps.iter().map(Step::bytes).sum();
+        }
+        if dropped == 0 {
+            return;
+        }
+        let place = self.gap.and_then(|gap| usize::try_from(gap.checked_sub(self.taken)?).ok());
+        match place.and_then(|place| self.steps.get_mut(place)) {
+            Some(Step::Gap(Gap { lost: Lost::Deltas(n), .. })) => *n += dropped,
+            _ => {
+                self.gap = Some(self.taken + self.steps.len() as u64);
+                self.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
             }
         }
-        self.steps = kept;
-        self.bytes = self.steps.iter().map(Step::bytes).sum();
-        self.deltas = 0;
-        self.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
     }
 
     /// Takes steps of about `max_bytes`, at least one if any waits.
@@ -289,13 +334,15 @@ impl StepQueue {
         while taken < max_bytes.max(1) {
             let Some(step) = self.steps.pop_front() else { break };
             taken += step.bytes();
-            self.deltas -= usize::from(matches!(step, Step::Delta(_)));
+            self.taken += 1;
+            self.deltas -= usize::from(is_piece(&step));
             out.push(step);
         }
         self.bytes -= taken.min(self.bytes);
+        // What is left is announced again, so that whoever takes once for each announcement gets all.
+        self.announced = false;
         if self.steps.is_empty() {
             self.bytes = 0;
-            self.announced = false;
         }
     }
 
@@ -318,6 +365,11 @@ impl StepQueue {
     pub(crate) fn is_spent(&self) -> bool {
         self.finished && self.steps.is_empty()
     }
+}
+
+/// Whether the step is a delta that may be shed: anything but the news that all before it is void.
+fn is_piece(step: &Step) -> bool {
+    matches!(step, Step::Delta(delta) if delta.kind != DeltaKind::Reset)
 }
 
 /// A warning step.

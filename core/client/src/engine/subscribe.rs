@@ -7,7 +7,7 @@ use super::net::{ExchangeId, NetEvent};
 use super::ops::show;
 use super::session::Core;
 use super::step::{Gap, Lost, Outcome, Status, Step, StepQueue};
-use broca_proto::session::exchange::Item;
+use broca_proto::session::exchange::{BodyEnd, Item};
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::method::{Method, Subscribe};
 use broca_proto::session::subscription::{self, Delivery, Subscription, Want};
@@ -52,7 +52,7 @@ impl Watch {
                 steps.push(Step::Status(Status::Connected));
             }
         }
-        let failed_to_connect = matches!(event, NetEvent::Failed(_));
+        let broken = matches!(event, NetEvent::Failed(_) | NetEvent::End(BodyEnd::Broken));
         let subscription = &mut self.subscription;
         let delta_limit = core.config.delta_buffer_bytes;
         let progress = stream.take(event, "the service", |item| match item {
@@ -67,16 +67,25 @@ impl Watch {
             }
         });
         let lost = match progress {
-            Progress::Going => return,
+            Progress::Going => {
+                if self.subscription.is_over() {
+                    self.drop_now(core, now);
+                    self.advance(core, steps, trace, now);
+                }
+                return;
+            }
             Progress::Answered => {
                 core.linger(exchange, now);
+                return;
+            }
+            Progress::Refused => {
+                core.hear_out(exchange, now);
                 return;
             }
             // A terminal result means that somebody unsubscribed; the session itself goes on.
             Progress::Over(Ok(_)) => subscription::Lost::Ended,
             Progress::Over(Err(error)) => {
-                let clean = error.kind() == ErrorKind::StreamEndedEarly && !failed_to_connect;
-                if clean && !error.message().contains("broke") {
+                if error.kind() == ErrorKind::StreamEndedEarly && !broken {
                     subscription::Lost::Ended
                 } else {
                     subscription::Lost::Failed(error)
@@ -98,6 +107,11 @@ impl Watch {
         }
     }
 
+    /// The exchange that brings events.
+    pub(crate) fn stream(&self) -> Option<ExchangeId> {
+        self.stream.as_ref().map(|stream| stream.exchange)
+    }
+
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.subscription.poll_timeout()
     }
@@ -116,8 +130,12 @@ impl Watch {
         trace: &Trace,
         now: Time,
     ) {
-        self.stream = None;
-        self.connected = false;
+        if let Some(stream) = self.stream.take() {
+            core.net.abort(stream.exchange, now);
+        }
+        if std::mem::take(&mut self.connected) && self.subscription.since().is_none() {
+            steps.push(Step::Gap(Gap { lost: Lost::Unseen, after: Cursor::start() }));
+        }
         let why = match &lost {
             subscription::Lost::Ended => "the service ended the stream".to_owned(),
             subscription::Lost::Failed(error) => error.to_string(),

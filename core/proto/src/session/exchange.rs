@@ -113,7 +113,8 @@ impl Exchange {
 
     /// Takes bytes of the body. Take every item with [`Exchange::poll`] before the next call.
     pub fn receive(&mut self, bytes: Bytes) {
-        if !self.ended {
+        // What follows the terminal line means nothing, and must not pile up.
+        if !self.ended && self.outcome.is_none() {
             self.decoder.push(bytes);
         }
     }
@@ -199,9 +200,7 @@ impl Exchange {
             Ok(Line::Notice(failure)) => self.notice(&failure),
             Ok(Line::Response { id, outcome }) => self.response(&id, outcome),
             Err(fault) => {
-                let head = printable(&line);
-                let message =
-                    format!("skipped a line of {} bytes: {fault}; it begins {head}", line.len());
+                let message = format!("skipped a line of {} bytes: {fault}", line.len());
                 Some(Item::Warning(Warning { class: WarningClass::MalformedLine, message }))
             }
         }
@@ -274,12 +273,6 @@ impl Exchange {
         let members = [("last_event_id", &last)];
         Json::object(members.into_iter().chain(more.iter().map(|(k, v)| (*k, v))))
     }
-}
-
-/// The first bytes of a bad line, escaped, at most 40: enough to recognise a log line or a page.
-fn printable(line: &[u8]) -> String {
-    let head = &line[..line.len().min(40)];
-    format!("\"{}\"", head.escape_ascii())
 }
 
 #[cfg(test)]

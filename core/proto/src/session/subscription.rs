@@ -76,6 +76,8 @@ pub struct Subscription {
     skipping: bool,
     /// When a replay that is being skipped counts as over, unless more of it comes.
     skip_until: Time,
+    /// The replay that is being skipped has shown the end of the session: nothing follows it.
+    skipped_end: bool,
     first_of_connection: bool,
     session_over: bool,
 }
@@ -104,6 +106,7 @@ impl Subscription {
             failures: 0,
             skipping: false,
             skip_until: Time::default(),
+            skipped_end: false,
             first_of_connection: false,
             session_over: false,
         }
@@ -116,6 +119,7 @@ impl Subscription {
                 self.state = State::Open;
                 self.first_of_connection = true;
                 self.skipping = false;
+                self.skipped_end = false;
                 Want::Connect(self.cursor.clone())
             }
             State::Idle { .. } => Want::Wait,
@@ -123,6 +127,7 @@ impl Subscription {
                 self.skipping = false;
                 self.state = State::Idle { at: now };
                 self.seen = Seen::default();
+                self.live_from_here = false;
                 Want::CursorUnknown(std::mem::take(&mut self.cursor))
             }
             State::Open => Want::Streaming,
@@ -155,6 +160,9 @@ impl Subscription {
     #[inline]
     pub fn event(&mut self, event: &Event, now: Time) -> Delivery {
         let id = event.id();
+        if self.is_over() {
+            return Delivery::Duplicate;
+        }
         if std::mem::take(&mut self.first_of_connection) {
             // A log begins with `session.open`. Seeing it although we asked for what follows our
             // cursor means that the service does not know the cursor and replays everything.
@@ -164,6 +172,7 @@ impl Subscription {
         if self.skipping {
             self.skipping = self.cursor.event_id().is_some_and(|at| at.as_str() != id);
             self.skip_until = now.plus(QUIET_MS);
+            self.skipped_end |= ends_the_session(event);
             return Delivery::Duplicate;
         }
         if !self.seen.insert(id) {
@@ -172,7 +181,17 @@ impl Subscription {
         self.failures = 0;
         self.cursor = Cursor::after(EventId::new(id));
         self.session_over |= ends_the_session(event);
+        if event.type_name() == EventType::SessionClose.as_str() {
+            // Nothing is ever logged after it, and some services leave the stream open (§5.4).
+            self.state = State::Over;
+        }
         Delivery::Deliver
+    }
+
+    /// Whether it has ended, so that its connection is needed no more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over)
     }
 
     /// The cursor after the last delivered event.
@@ -186,12 +205,17 @@ impl Subscription {
     /// # Errors
     /// The error, when another try cannot help.
     pub fn lost(&mut self, lost: Lost, now: Time, jitter: u64) -> Result<(), Error> {
-        self.skipping = false;
+        if self.session_over {
+            self.state = State::Over;
+            return Ok(());
+        }
+        if std::mem::take(&mut self.skipping) && self.skipped_end && matches!(lost, Lost::Ended) {
+            // All of a log that has ended was skipped: our cursor is not in it.
+            self.skipping = true;
+            self.skip_until = now;
+            return Ok(());
+        }
         let retry = match &lost {
-            Lost::Ended if self.session_over => {
-                self.state = State::Over;
-                return Ok(());
-            }
             Lost::Ended => true,
             Lost::Failed(error) => worth_another_try(error),
         };
@@ -211,12 +235,12 @@ impl Subscription {
             self.state = State::Idle { at: now };
             return Ok(());
         }
-        self.failures += 1;
+        self.failures = self.failures.saturating_add(1);
         if self.policy.max_failures.is_some_and(|max| self.failures > max) {
             self.state = State::Over;
             return Err(error);
         }
-        let doubled = self.policy.first_delay_ms << (self.failures - 1).min(20);
+        let doubled = self.policy.first_delay_ms.saturating_mul(1 << (self.failures - 1).min(20));
         let delay = doubled.min(self.policy.max_delay_ms).max(1);
         self.state = State::Idle { at: now.plus(delay / 2 + jitter % (delay - delay / 2).max(1)) };
         Ok(())
