@@ -287,7 +287,7 @@ impl ReadBuffer {
     /// A block is at first this large …
     const SMALLEST: usize = 8 * 1024;
     /// … and at most this.
-    const LARGEST: usize = 128 * 1024;
+    const LARGEST: usize = 64 * 1024;
 
     pub(crate) fn new() -> Self {
         Self { bytes: BytesMut::new(), block: Self::SMALLEST }
