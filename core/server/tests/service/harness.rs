@@ -1,0 +1,644 @@
+//! A service in the process, a model that does what the test says, and a client that shows raw bytes.
+
+use broca_proto::Json;
+use broca_proto::provider::unit::ErrorClass;
+use broca_proto::session::content::Block;
+use broca_server::models::{
+    Delta, DeltaSink, Model, ModelDescription, ModelFailure, ModelFuture, ModelReply, ModelRequest,
+    TokenUsage,
+};
+use broca_server::tools::{Clock, ServerTool};
+use broca_server::{Config, Models, NewProfile, Service};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Nothing in these tests takes longer unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a stream is watched for bytes that must not come.
+pub const SILENCE: Duration = Duration::from_millis(150);
+
+/// Waits for something that must happen.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match timeout(PATIENCE, future).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what} did not happen"),
+    }
+}
+
+/// What the model does when it is asked.
+pub struct Step {
+    hold: Option<oneshot::Receiver<()>>,
+    deltas: Vec<Delta>,
+    outcome: Result<Vec<Value>, ModelFailure>,
+}
+
+/// A model under the control of the test; without a step it says "ok".
+pub struct Stub {
+    name: String,
+    steps: Mutex<VecDeque<Step>>,
+    asked: Mutex<Vec<ModelRequest>>,
+    calls: watch::Sender<usize>,
+}
+
+impl Stub {
+    pub fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            steps: Mutex::default(),
+            asked: Mutex::default(),
+            calls: watch::channel(0).0,
+        })
+    }
+
+    fn push(&self, hold: Option<oneshot::Receiver<()>>, outcome: Result<Vec<Value>, ModelFailure>) {
+        self.steps.lock().unwrap().push_back(Step { hold, deltas: Vec::new(), outcome });
+    }
+
+    pub fn say(&self, text: &str) {
+        self.push(None, Ok(vec![json!({"type": "text", "text": text})]));
+    }
+
+    pub fn blocks(&self, blocks: Value) {
+        self.push(None, Ok(blocks.as_array().unwrap().clone()));
+    }
+
+    /// Calls tools: (id, name).
+    pub fn call(&self, calls: &[(&str, &str)]) {
+        self.push(None, Ok(tool_uses(calls)));
+    }
+
+    pub fn fail(&self, status: u16) {
+        let failure = ModelFailure::new(ErrorClass::Transient, format!("provider returned HTTP {status}"));
+        self.push(None, Err(failure.with_status(status).with_body("sorry")));
+    }
+
+    /// Says `text` once the sender fires; never when it is forgotten, at once when it is dropped.
+    pub fn hold(&self, text: &str) -> oneshot::Sender<()> {
+        let (release, held) = oneshot::channel();
+        self.push(Some(held), Ok(vec![json!({"type": "text", "text": text})]));
+        release
+    }
+
+    /// Shows these deltas in the next step that was added.
+    pub fn showing(&self, deltas: &[&str]) {
+        let mut steps = self.steps.lock().unwrap();
+        let deltas = deltas.iter().map(|text| Delta::Text((*text).to_owned()));
+        steps.back_mut().unwrap().deltas.extend(deltas);
+    }
+
+    /// Waits until the model was asked `n` times.
+    pub async fn was_asked(&self, n: usize) {
+        let mut calls = self.calls.subscribe();
+        soon("a call of the model", calls.wait_for(|calls| *calls >= n)).await.unwrap();
+    }
+
+    pub fn calls(&self) -> usize {
+        *self.calls.borrow()
+    }
+
+    /// The messages of the `n`th request.
+    pub fn messages(&self, n: usize) -> Value {
+        let asked = self.asked.lock().unwrap();
+        let texts: Vec<String> =
+            asked[n].messages.iter().map(|m| m.to_json().as_str().to_owned()).collect();
+        serde_json::from_str(&format!("[{}]", texts.join(","))).unwrap()
+    }
+
+    /// The names of the tools in the `n`th request.
+    pub fn tools(&self, n: usize) -> Vec<String> {
+        self.asked.lock().unwrap()[n].tools.iter().map(|tool| tool.name.clone()).collect()
+    }
+}
+
+pub fn tool_uses(calls: &[(&str, &str)]) -> Vec<Value> {
+    let call = |(id, name): &(&str, &str)| json!({"type":"tool_use","id":id,"name":name,"input":{"q":1}});
+    calls.iter().map(call).collect()
+}
+
+impl Model for Stub {
+    fn describe(&self) -> ModelDescription {
+        ModelDescription {
+            provider: self.name.clone(),
+            base_url: format!("stub://{}", self.name),
+            model: "stub-1".to_owned(),
+            max_tokens: 64,
+        }
+    }
+
+    fn call<'a>(&'a self, request: &'a ModelRequest, sink: &'a dyn DeltaSink) -> ModelFuture<'a> {
+        self.asked.lock().unwrap().push(request.clone());
+        let step = self.steps.lock().unwrap().pop_front();
+        Box::pin(async move {
+            let step = step.unwrap_or_else(|| Step {
+                hold: None,
+                deltas: Vec::new(),
+                outcome: Ok(vec![json!({"type":"text","text":"ok"})]),
+            });
+            for delta in step.deltas {
+                sink.delta(delta);
+            }
+            self.calls.send_modify(|calls| *calls += 1);
+            if let Some(hold) = step.hold {
+                let _ = hold.await;
+            }
+            let blocks = step.outcome?;
+            let json = |value: &Value| Json::parse(value.to_string()).unwrap();
+            Ok(ModelReply {
+                content: blocks.iter().map(|block| Block::read(json(block))).collect(),
+                body: json(&json!({"stub": true})),
+                usage: Some(TokenUsage { input_tokens: 3, output_tokens: 2 }),
+                finish_reason: "stop".to_owned(),
+                truncated: false,
+                warnings: 0,
+            })
+        })
+    }
+}
+
+/// A service on a port of its own, with its database in a folder that goes with it.
+pub struct World {
+    pub addr: SocketAddr,
+    pub service: Arc<Service>,
+    pub main: Arc<Stub>,
+    pub spare: Arc<Stub>,
+    pub profile: String,
+    pub config: Config,
+    folder: Arc<tempfile::TempDir>,
+    serving: JoinHandle<()>,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub async fn with(set: impl FnOnce(&mut Config)) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let mut config = Config::default();
+        config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.db_path = folder.path().join("broca.db");
+        set(&mut config);
+        Self::start(config, folder, None).await.furnished().await
+    }
+
+    /// A service over a store of the test's own.
+    pub async fn over(config: Config, store: Arc<dyn broca_server::store::Store>) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let (main, spare) = (Stub::new("main"), Stub::new("spare"));
+        let (models, tools) = equipment(&main, &spare);
+        let service = Service::over(config.clone(), store, models, tools).await.unwrap();
+        Self::serve(service, config, folder, main, spare).await.furnished().await
+    }
+
+    async fn furnished(self) -> Self {
+        let mut world = self;
+        let profile = NewProfile {
+            fallback_providers: vec!["spare".to_owned(), "ghost".to_owned()],
+            ..NewProfile::permissive("main", "main")
+        };
+        world.profile = world.service.create_profile(profile).await.unwrap();
+        world
+    }
+
+    async fn start(
+        config: Config,
+        folder: Arc<tempfile::TempDir>,
+        stubs: Option<(Arc<Stub>, Arc<Stub>)>,
+    ) -> Self {
+        let (main, spare) = stubs.unwrap_or_else(|| (Stub::new("main"), Stub::new("spare")));
+        let (models, tools) = equipment(&main, &spare);
+        let service = Service::open(config.clone(), models, tools).await.unwrap();
+        Self::serve(service, config, folder, main, spare).await
+    }
+
+    async fn serve(
+        service: Service,
+        config: Config,
+        folder: Arc<tempfile::TempDir>,
+        main: Arc<Stub>,
+        spare: Arc<Stub>,
+    ) -> Self {
+        let service = Arc::new(service);
+        let listener = service.bind().await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let served = Arc::clone(&service);
+        let serving = tokio::spawn(async move { served.serve(listener).await });
+        let profile = String::new();
+        Self { addr, service, main, spare, profile, config, folder, serving }
+    }
+
+    /// The service goes down in order and comes back on the same database.
+    pub async fn restart(self) -> Self {
+        let Self { service, main, spare, profile, config, folder, serving, .. } = self;
+        service.shutdown();
+        soon("the shutdown", serving).await.unwrap();
+        drop(service);
+        // The last task that uses the database lets go of it shortly after.
+        let began = std::time::Instant::now();
+        let settings = broca_server::store::SqliteSettings::new(&config.db_path);
+        while broca_server::store::SqliteStore::open(&settings).is_err() {
+            assert!(began.elapsed() < PATIENCE, "the database stays in use");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut world = Self::start(config, folder, Some((main, spare))).await;
+        world.profile = profile;
+        world
+    }
+
+    /// The service goes down; the task that served ends.
+    pub async fn stop(self) {
+        self.service.shutdown();
+        soon("the shutdown", self.serving).await.unwrap();
+    }
+
+    /// A new client key: its id and plaintext.
+    pub async fn key(&self) -> (String, String) {
+        let made = self.service.create_client_key("test", &self.profile).await.unwrap();
+        (made.id, made.key.expose().to_owned())
+    }
+
+    /// A new client that opens a session with these client tools and registers as a driver.
+    pub async fn driver(&self, tools: &[&str]) -> Driver {
+        let observer = self.open(tools).await;
+        observer.register().await;
+        observer
+    }
+
+    /// A new client that opens a session.
+    pub async fn open(&self, tools: &[&str]) -> Driver {
+        let (id, key) = self.key().await;
+        let opened = self.post("/api/v1/sessions", &key, &open_body(tools)).await;
+        assert_eq!(opened.status, 201, "{}", opened.text());
+        Driver::of(self.addr, id, key, &opened.json())
+    }
+
+    /// Another client that joins.
+    pub async fn join(&self, other: &Driver, tools: &[&str]) -> Driver {
+        let (id, key) = self.key().await;
+        let path = format!("/api/v1/sessions/{}/join", other.session);
+        let joined = self.post(&path, &key, &open_body(tools)).await;
+        assert_eq!(joined.status, 201, "{}", joined.text());
+        Driver::of(self.addr, id, key, &joined.json())
+    }
+
+    pub async fn post(&self, path: &str, key: &str, body: &Value) -> Answer {
+        exchange(self.addr, "POST", path, &bearer(key), Some(&body.to_string())).await
+    }
+
+    pub async fn get(&self, path: &str, key: &str) -> Answer {
+        exchange(self.addr, "GET", path, &bearer(key), None).await
+    }
+}
+
+fn equipment(main: &Arc<Stub>, spare: &Arc<Stub>) -> (Models, Vec<Arc<dyn ServerTool>>) {
+    let mut models = Models::new();
+    models.insert("main".to_owned(), main.clone());
+    models.insert("spare".to_owned(), spare.clone());
+    let clock = Clock::new(|| "2026-07-06T18:26:10.5Z".parse().unwrap());
+    (models, vec![Arc::new(clock)])
+}
+
+fn open_body(tools: &[&str]) -> Value {
+    let tool = |name: &&str| json!({"name": name, "description": "d", "input_schema": {"type":"object"}});
+    json!({"client_version": "t/1", "tools": tools.iter().map(tool).collect::<Vec<_>>()})
+}
+
+pub fn bearer(key: &str) -> Vec<(String, String)> {
+    vec![
+        ("Authorization".to_owned(), format!("Bearer {key}")),
+        ("Content-Type".to_owned(), "application/json".to_owned()),
+    ]
+}
+
+/// A participant of a session.
+#[derive(Clone)]
+pub struct Driver {
+    addr: SocketAddr,
+    pub key_id: String,
+    pub client_key: String,
+    pub session: String,
+    pub session_key: String,
+}
+
+impl Driver {
+    fn of(addr: SocketAddr, key_id: String, client_key: String, opened: &Value) -> Self {
+        let text = |name: &str| opened[name].as_str().unwrap().to_owned();
+        let (session, session_key) = (text("session_id"), text("session_key"));
+        Self { addr, key_id, client_key, session, session_key }
+    }
+
+    /// The same participant after a restart.
+    pub fn at(&self, world: &World) -> Self {
+        Self { addr: world.addr, ..self.clone() }
+    }
+
+    pub fn path(&self, tail: &str) -> String {
+        format!("/api/v1/sessions/{}{tail}", self.session)
+    }
+
+    pub async fn get(&self, tail: &str) -> Answer {
+        exchange(self.addr, "GET", &self.path(tail), &bearer(&self.session_key), None).await
+    }
+
+    pub async fn close(&self) -> Answer {
+        exchange(self.addr, "DELETE", &self.path(""), &bearer(&self.session_key), None).await
+    }
+
+    /// Sends a body to `/rpc` and reads the whole answer.
+    pub async fn raw(&self, body: &str) -> Answer {
+        exchange(self.addr, "POST", &self.path("/rpc"), &bearer(&self.session_key), Some(body)).await
+    }
+
+    /// Calls a method that answers with one line.
+    pub async fn call(&self, method: &str, params: Value) -> Value {
+        let body = json!({"jsonrpc":"2.0","id":1,"method":method,"params":params});
+        let answer = self.raw(&body.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.lines().pop().unwrap()
+    }
+
+    /// Calls a method with features beyond the plain contract.
+    pub async fn call_with(&self, features: &str, method: &str, params: Value) -> Value {
+        self.open_stream(features, 1, method, params).await.rest().await.pop().unwrap()
+    }
+
+    pub async fn register(&self) {
+        let answer = self.call("session.registerDriver", json!({})).await;
+        assert_eq!(answer["result"], json!({"registered": true}), "{answer}");
+    }
+
+    /// Starts a method whose answer is a stream.
+    pub async fn open_stream(&self, features: &str, id: i64, method: &str, params: Value) -> Lines {
+        let body = json!({"jsonrpc":"2.0","id":id,"method":method,"params":params});
+        let mut headers = bearer(&self.session_key);
+        if !features.is_empty() {
+            headers.push(("Broca-Features".to_owned(), features.to_owned()));
+        }
+        let path = self.path("/rpc");
+        let stream = begin(self.addr, "POST", &path, &headers, Some(&body.to_string())).await;
+        Lines::of(stream).await
+    }
+
+    pub async fn send(&self, content: impl Into<Value>) -> Lines {
+        self.send_with("", 7, content).await
+    }
+
+    pub async fn send_with(&self, features: &str, id: i64, content: impl Into<Value>) -> Lines {
+        let params = json!({"message": {"role": "user", "content": content.into()}});
+        self.open_stream(features, id, "session.sendMessage", params).await
+    }
+
+    /// Sends a message and gives the terminal line.
+    pub async fn ask(&self, content: impl Into<Value>) -> Value {
+        self.send(content).await.rest().await.pop().unwrap()
+    }
+
+    pub async fn results(&self, ids: &[&str]) -> Lines {
+        self.send(tool_results(ids)).await
+    }
+
+    pub async fn subscribe(&self, since: Option<&str>) -> Lines {
+        self.subscribe_with("", since).await
+    }
+
+    pub async fn subscribe_with(&self, features: &str, since: Option<&str>) -> Lines {
+        let params = since.map_or_else(|| json!({}), |id| json!({"since_event_id": id}));
+        self.open_stream(features, 9, "session.subscribe", params).await
+    }
+
+    /// The whole log.
+    pub async fn log(&self) -> Vec<Value> {
+        let mut events = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let page = self.get(&format!("/events?limit=200&cursor={cursor}")).await.json();
+            events.extend(page["items"].as_array().unwrap().iter().cloned());
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => return events,
+            }
+        }
+    }
+
+    pub async fn log_types(&self) -> Vec<String> {
+        types(&self.log().await)
+    }
+}
+
+pub fn tool_results(ids: &[&str]) -> Value {
+    let result = |id: &&str| json!({"type":"tool_result","tool_use_id":id,"content":format!("r-{id}")});
+    ids.iter().map(result).collect()
+}
+
+/// The types of events, given as views or as notification lines.
+pub fn types(events: &[Value]) -> Vec<String> {
+    let kind = |event: &Value| {
+        let view = event.get("params").unwrap_or(event);
+        view["event_type"].as_str().unwrap_or_default().to_owned()
+    };
+    events.iter().map(kind).filter(|kind| !kind.is_empty()).collect()
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+
+    pub fn lines(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// An answer that is still being read: its head, then its bytes.
+pub struct Stream {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    reader: BufReader<TcpStream>,
+    left: Left,
+}
+
+enum Left {
+    Length(usize),
+    Chunked,
+    Over,
+}
+
+/// Sends a request and reads the head of the answer.
+pub async fn begin(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(String, String)],
+    body: Option<&str>,
+) -> Stream {
+    let mut socket = TcpStream::connect(addr).await.unwrap();
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    if let Some(body) = body {
+        head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+    }
+    head.push_str("\r\n");
+    head.push_str(body.unwrap_or_default());
+    // The service may answer, and stop reading, before all is written.
+    let _ = socket.write_all(head.as_bytes()).await;
+    soon("the head of an answer", Stream::read_head(socket, method == "HEAD")).await
+}
+
+/// Sends a request and reads the whole answer.
+pub async fn exchange(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(String, String)],
+    body: Option<&str>,
+) -> Answer {
+    let mut stream = begin(addr, method, path, headers, body).await;
+    let mut bytes = Vec::new();
+    while let Some(piece) = soon("the end of an answer", stream.piece()).await {
+        bytes.extend(piece);
+    }
+    Answer { status: stream.status, headers: stream.headers, body: bytes }
+}
+
+impl Stream {
+    pub async fn read_head(socket: TcpStream, bodiless: bool) -> Self {
+        let mut reader = BufReader::new(socket);
+        let mut line = String::new();
+        reader.read_line(&mut line).await.unwrap();
+        let status = line.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        let mut headers = Vec::new();
+        let mut left = Left::Over;
+        loop {
+            line.clear();
+            reader.read_line(&mut line).await.unwrap();
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            let (name, value) = (name.to_owned(), value.trim().to_owned());
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => left = Left::Length(value.parse().unwrap()),
+                "transfer-encoding" => left = Left::Chunked,
+                _ => {}
+            }
+            headers.push((name, value));
+        }
+        if bodiless {
+            left = Left::Over;
+        }
+        Self { status, headers, reader, left }
+    }
+
+    /// The next bytes of the body; nothing at its end. Panics when it breaks off.
+    pub async fn piece(&mut self) -> Option<Vec<u8>> {
+        match self.left {
+            Left::Over | Left::Length(0) => None,
+            Left::Length(length) => {
+                let mut bytes = vec![0; length];
+                self.reader.read_exact(&mut bytes).await.unwrap();
+                self.left = Left::Over;
+                Some(bytes)
+            }
+            Left::Chunked => {
+                let mut line = String::new();
+                self.reader.read_line(&mut line).await.unwrap();
+                let size = usize::from_str_radix(line.trim(), 16)
+                    .unwrap_or_else(|_| panic!("the body broke off: {line:?}"));
+                let mut bytes = vec![0; size + 2];
+                self.reader.read_exact(&mut bytes).await.unwrap();
+                bytes.truncate(size);
+                if size == 0 {
+                    self.left = Left::Over;
+                    return None;
+                }
+                Some(bytes)
+            }
+        }
+    }
+
+    pub fn is_chunked(&self) -> bool {
+        matches!(self.left, Left::Chunked)
+    }
+}
+
+/// A streamed answer, line by line.
+pub struct Lines {
+    pub stream: Stream,
+    buffered: Vec<u8>,
+}
+
+impl Lines {
+    pub async fn of(stream: Stream) -> Self {
+        assert_eq!(stream.status, 200);
+        Self { stream, buffered: Vec::new() }
+    }
+
+    /// The next line; nothing at the end of the stream.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffered.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.buffered.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            match soon("a line or the end of a stream", self.stream.piece()).await {
+                Some(piece) => self.buffered.extend(piece),
+                None => {
+                    assert!(self.buffered.is_empty(), "a line without its end");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Reads up to the first event of this type.
+    pub async fn until(&mut self, event_type: &str) -> Value {
+        loop {
+            let line = self.next().await.unwrap_or_else(|| panic!("no {event_type}"));
+            if line["params"]["event_type"] == event_type {
+                return line;
+            }
+        }
+    }
+
+    /// Everything up to the end.
+    pub async fn rest(&mut self) -> Vec<Value> {
+        let mut lines = Vec::new();
+        while let Some(line) = self.next().await {
+            lines.push(line);
+        }
+        lines
+    }
+
+    /// Nothing comes for a while.
+    pub async fn stays_silent(&mut self) {
+        assert!(self.buffered.is_empty());
+        let piece = timeout(SILENCE, self.stream.piece()).await;
+        if let Ok(piece) = piece {
+            panic!("not silent: {:?}", piece.map(|p| String::from_utf8_lossy(&p).into_owned()));
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The service over real sockets: every row of the contract that a client can see.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+mod bad_input;
+mod cancel;
+mod display;
+mod envelope;
+mod gate;
+mod harness;
+mod pauses;
+mod restart;
+mod rest;
+mod streams;
+mod turns;
