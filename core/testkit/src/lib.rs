@@ -1,1 +1,12 @@
-//! Under construction in this commit.
+//! What the tests of every crate and language share.
+//!
+//! * [`vectors`]: plays the shared cases through the public API of the client; the program `vectors` is its shell.
+//! * [`host`]: a host of the engine in memory, with a scripted service behind it: no socket, no real time.
+//! * [`clock`]: the clock of such a host.
+//! * [`proxy`]: a TCP proxy that delays, cuts, resets and stalls, for tests against real servers.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod host;
+pub mod proxy;
+pub mod vectors;
