@@ -37,8 +37,12 @@ pub struct Config {
     pub page_default: u32,
     /// The largest page of `GET …/events`; larger wishes are clamped. Default 200.
     pub page_max: u32,
+    /// Bytes of payload on one page of `GET …/events`; a page may hold fewer items for it. Default 8 MiB.
+    pub page_bytes: usize,
     /// Events read at once while a subscription replays. Default 200.
     pub replay_page: u32,
+    /// Bytes of payload read at once while a subscription replays. Default 1 MiB.
+    pub replay_bytes: usize,
     /// Calls that may wait at the gate of one session; one more is answered `-32000`. Default 1024.
     pub max_waiters: usize,
     /// Silence after which a bare newline is written on queued calls and subscriptions; none by default.
@@ -93,7 +97,9 @@ impl Default for Config {
             hub: HubLimits::default(),
             page_default: 50,
             page_max: 200,
+            page_bytes: 8 * 1024 * 1024,
             replay_page: 200,
+            replay_bytes: 1024 * 1024,
             max_waiters: 1024,
             heartbeat: None,
         }
@@ -124,9 +130,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::from_env`].
-    pub fn from_variables(
-        variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, ConfigError> {
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let find = |name: &str| {
             let spellings = [format!("BROCA_{name}"), format!("BAE_{name}")];
             spellings.into_iter().find_map(|full| variable(&full).map(|value| (full, value)))

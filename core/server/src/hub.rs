@@ -383,9 +383,7 @@ mod tests {
 
     fn text(reader: &mut Reader) -> (String, Then) {
         match poll(reader) {
-            Poll::Ready(batch) => {
-                (String::from_utf8(batch.lines.to_vec()).unwrap(), batch.then)
-            }
+            Poll::Ready(batch) => (String::from_utf8(batch.lines.to_vec()).unwrap(), batch.then),
             Poll::Pending => ("(pending)".to_owned(), Then::More),
         }
     }

@@ -11,10 +11,13 @@ use crate::tools::ServerTool;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+/// How long turns that are cut have to let go.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the service cannot start or do what it was told.
 #[derive(Debug, Error)]
@@ -126,7 +129,16 @@ impl Service {
         let router = http::router(Arc::clone(&self.engine));
         let config = self.engine.config();
         http::serve(listener, router, config, self.shutdown.subscribe()).await;
-        self.engine.cut_turns();
+        // Turns whose callers have gone have the same time; then they are cut and log no more.
+        let over = self.engine.turns_are_over();
+        if tokio::time::timeout(config.shutdown_timeout, over).await.is_err() {
+            tracing::warn!("turns were still at work at the shutdown timeout and are cut");
+            self.engine.cut_turns();
+            let over = self.engine.turns_are_over();
+            if tokio::time::timeout(LAST_WORDS, over).await.is_err() {
+                tracing::warn!("turns could not be cut in time");
+            }
+        }
     }
 
     /// Begins to shut down: nothing new is accepted, subscriptions end at once, calls that wait are refused,

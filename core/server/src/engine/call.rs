@@ -47,17 +47,15 @@ impl Engine {
         let session = self.session(id);
         let answer = match self.admitted(&session, &who, features, &request).await {
             Err(failure) => Err(failure),
-            Ok((Method::SendMessage, _)) => {
-                match method::SendMessage::read(&request.params) {
-                    Err(failure) => Err(failure),
-                    Ok(send) => {
-                        let call = Call { who, features, id: request.id };
-                        let (feed, presence) =
-                            turn::begin(self, session, call, send.message);
-                        return Reply::Call { feed, presence };
-                    }
+            Ok((Method::SendMessage, _)) if self.is_stopping() => Err(turn::stopping()),
+            Ok((Method::SendMessage, _)) => match method::SendMessage::read(&request.params) {
+                Err(failure) => Err(failure),
+                Ok(send) => {
+                    let call = Call { who, features, id: request.id };
+                    let (feed, presence) = turn::begin(self, session, call, send.message);
+                    return Reply::Call { feed, presence };
                 }
-            }
+            },
             Ok((Method::Subscribe, _)) => match method::Subscribe::read(&request.params) {
                 Err(failure) => Err(failure),
                 Ok(subscribe) => {

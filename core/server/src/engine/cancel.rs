@@ -1,9 +1,9 @@
 //! `session.cancel`: ends the caller's turn, running, paused or queued (feature `cancel`).
 
+use super::Engine;
 use super::record::{Context, Write};
 use super::session::{Ending, Found, Session};
 use super::turn::read_pause;
-use super::Engine;
 use crate::store::StoreError;
 use broca_proto::Json;
 use broca_proto::run::gate::Ticket;

@@ -80,12 +80,7 @@ impl Engine {
         detached(work).await.unwrap_or_else(|| Err(broke_off()))
     }
 
-    async fn joined(
-        &self,
-        id: SessionId,
-        client: Client,
-        body: Bytes,
-    ) -> Result<Json, Problem> {
+    async fn joined(&self, id: SessionId, client: Client, body: Bytes) -> Result<Json, Problem> {
         let fails = |error: StoreError| match error {
             StoreError::NotOpen { state } => {
                 let state = SessionState::parse(state.as_str());
@@ -151,7 +146,7 @@ impl Engine {
         features: Features,
     ) -> Result<Json, Problem> {
         let fails = |error: StoreError| store_problem(&error);
-        let limit = PageLimit { events: limit, bytes: self.config.hub.ring_bytes };
+        let limit = PageLimit { events: limit, bytes: self.config.page_bytes };
         let page = self.store().page(id.as_str(), Seq(after), limit).await.map_err(fails)?;
         let mut items = Vec::with_capacity(page.events.len());
         for event in &page.events {

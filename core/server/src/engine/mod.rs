@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 pub(crate) use turn::Feed;
 
 /// The models of a service by the names that profiles use.
@@ -50,6 +51,8 @@ pub(crate) struct Engine {
     tools: Vec<Arc<dyn ServerTool>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     stopping: AtomicBool,
+    /// How many turns are at work.
+    turns: watch::Sender<usize>,
 }
 
 impl Engine {
@@ -74,6 +77,7 @@ impl Engine {
             tools,
             sessions: Mutex::new(sessions),
             stopping: AtomicBool::new(false),
+            turns: watch::channel(0).0,
         });
         let swept = Arc::downgrade(&engine);
         tokio::spawn(async move {
@@ -130,6 +134,12 @@ impl Engine {
         }
     }
 
+    /// Waits until no turn is at work, also none whose caller has gone.
+    pub(crate) async fn turns_are_over(&self) {
+        // The sender lives as long as the engine.
+        let _ = self.turns.subscribe().wait_for(|turns| *turns == 0).await;
+    }
+
     /// Cuts the turns that still run.
     pub(crate) fn cut_turns(&self) {
         for session in self.lock().values() {
@@ -175,9 +185,7 @@ fn now_ms() -> u64 {
 }
 
 /// Runs work that must not stop half-way when its caller goes away.
-async fn detached<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
+async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
     match tokio::spawn(work).await {
         Ok(done) => Some(done),
         Err(error) => {

@@ -148,10 +148,7 @@ impl Session {
 }
 
 /// An event for the store.
-pub(super) fn new_event(
-    event: LogEvent,
-    message_id: Option<&str>,
-) -> Result<NewEvent, StoreError> {
+pub(super) fn new_event(event: LogEvent, message_id: Option<&str>) -> Result<NewEvent, StoreError> {
     let id = match message_id {
         Some(id) if event.event_type == EventType::ServerMessageSend => id.to_owned(),
         _ => mint(IdKind::Event)?,
@@ -161,10 +158,9 @@ pub(super) fn new_event(
         client_key_id: Some(event.client_key_id.as_str().to_owned()),
         event_type: event.event_type.as_str().to_owned(),
         payload: event.payload.as_str().to_owned(),
-        elided: event.elided.map(|elided| Elided {
-            from: Seq::START,
-            tail: elided.tail.as_str().to_owned(),
-        }),
+        elided: event
+            .elided
+            .map(|elided| Elided { from: Seq::START, tail: elided.tail.as_str().to_owned() }),
     })
 }
 

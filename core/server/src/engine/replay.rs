@@ -1,8 +1,8 @@
 //! Subscriptions: what was logged before, then the live feed, without a seam (session service §5.4).
 
+use super::Engine;
 use super::record::logged_event;
 use super::session::Session;
-use super::Engine;
 use crate::hub::{Reader, ReaderKind};
 use crate::store::{PageLimit, Seq, SessionState, StoreError};
 use broca_proto::Json;
@@ -75,7 +75,7 @@ impl Replay {
         loop {
             let limit = PageLimit {
                 events: self.engine.config().replay_page,
-                bytes: self.engine.config().hub.ring_bytes,
+                bytes: self.engine.config().replay_bytes,
             };
             let page = store.page(id, after, limit).await?;
             let mut lines = BytesMut::new();
@@ -89,8 +89,7 @@ impl Replay {
             if page.events.is_empty() {
                 if self.reader.has_lagged() {
                     // The replay took longer than the ring reaches back: the log has the rest.
-                    self.reader =
-                        self.session.hub.attach(ReaderKind::Subscription, self.features);
+                    self.reader = self.session.hub.attach(ReaderKind::Subscription, self.features);
                     continue;
                 }
                 self.reader.skip_to(after.0);

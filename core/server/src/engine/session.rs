@@ -1,7 +1,7 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
-use super::turn::Grant;
 use super::now_ms;
+use super::turn::Grant;
 use crate::config::Config;
 use crate::hub::{Hub, ReaderId};
 use broca_proto::Json;
@@ -102,23 +102,13 @@ impl Session {
     }
 
     /// A session with a turn that was paused before a restart.
-    pub(super) fn parked(
-        id: SessionId,
-        config: &Config,
-        owner: KeyId,
-        deadline: u64,
-    ) -> Arc<Self> {
+    pub(super) fn parked(id: SessionId, config: &Config, owner: KeyId, deadline: u64) -> Arc<Self> {
         Self::with_gate(id, config, Gate::parked(config.max_waiters, owner, deadline))
     }
 
     fn with_gate(id: SessionId, config: &Config, gate: Gate) -> Arc<Self> {
-        let control = Control {
-            gate,
-            waiting: HashMap::new(),
-            running: None,
-            ended: None,
-            timer: None,
-        };
+        let control =
+            Control { gate, waiting: HashMap::new(), running: None, ended: None, timer: None };
         Arc::new(Self {
             id,
             hub: Hub::new(config.hub.clone()),
@@ -341,4 +331,3 @@ fn finish(hub: &Hub, stream: Option<(ReaderId, Bytes)>) {
         hub.finish(reader, line);
     }
 }
-

@@ -110,7 +110,7 @@ async fn wait_and_run(
     };
     let failure = match grant {
         Ok(Grant::Go { entry, stopped, cancelled }) => {
-            let held = Held { session: Arc::clone(&session), ticket, stream: None, armed: true };
+            let held = Held::new(&engine, &session, ticket);
             let drive = Drive {
                 engine,
                 session,
@@ -137,6 +137,7 @@ async fn wait_and_run(
 
 /// Gives the gate back if the task breaks off, so that the session goes on.
 struct Held {
+    engine: Arc<Engine>,
     session: Arc<Session>,
     ticket: Ticket,
     stream: Option<(ReaderId, Bytes)>,
@@ -144,6 +145,12 @@ struct Held {
 }
 
 impl Held {
+    fn new(engine: &Arc<Engine>, session: &Arc<Session>, ticket: Ticket) -> Self {
+        engine.turns.send_modify(|turns| *turns += 1);
+        let (engine, session) = (Arc::clone(engine), Arc::clone(session));
+        Self { engine, session, ticket, stream: None, armed: true }
+    }
+
     fn end(&mut self, ending: Ending, stream: Option<(ReaderId, Bytes)>) {
         self.armed = false;
         self.session.end_call(self.ticket, ending, stream);
@@ -156,6 +163,7 @@ impl Drop for Held {
             tracing::error!(session = %self.session.id, "a turn broke off");
             self.session.end_call(self.ticket, Ending::Released, self.stream.take());
         }
+        self.engine.turns.send_modify(|turns| *turns -= 1);
     }
 }
 
@@ -362,11 +370,7 @@ impl Drive {
         Err(Broken::Store(StoreError::Internal(fault)))
     }
 
-    async fn call_model(
-        &mut self,
-        turn: &mut Turn,
-        call: ModelCall,
-    ) -> Result<(), Broken> {
+    async fn call_model(&mut self, turn: &mut Turn, call: ModelCall) -> Result<(), Broken> {
         let Some(model) = self.chain.get(call.provider).cloned() else {
             turn.handle_model_failure(ModelFailure {
                 status: None,
@@ -425,9 +429,12 @@ impl Drive {
     }
 
     async fn call_tool(&mut self, turn: &mut Turn, run: ToolRun) -> Result<(), Broken> {
-        let found = self.engine.tools.iter().rev().find(|tool| {
-            tool.server_name() == run.server_name && tool.spec().name == run.name
-        });
+        let found = self
+            .engine
+            .tools
+            .iter()
+            .rev()
+            .find(|tool| tool.server_name() == run.server_name && tool.spec().name == run.name);
         let outcome = match found.cloned() {
             None => ToolOutcome::Failed(format!("the tool '{}' is gone", run.name)),
             Some(tool) => tokio::select! {
@@ -519,11 +526,7 @@ impl Drive {
         }
     }
 
-    async fn record(
-        &mut self,
-        write: Write,
-        events: Vec<LogEvent>,
-    ) -> Result<Recorded, Broken> {
+    async fn record(&mut self, write: Write, events: Vec<LogEvent>) -> Result<Recorded, Broken> {
         let context = Context {
             caller: self.reader,
             message_id: Some(&self.message_id).filter(|id| !id.is_empty()).map(|id| &**id),
@@ -662,7 +665,7 @@ async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
     }
 }
 
-fn stopping() -> RpcFailure {
+pub(super) fn stopping() -> RpcFailure {
     let message = "the service is shutting down; connect again";
     RpcFailure::new(rpc::code::APPLICATION, message)
 }

@@ -9,10 +9,7 @@ use broca_proto::session::ids::{KeyId, SessionId};
 /// The client behind a client key.
 pub(crate) async fn client(engine: &Engine, headers: &HeaderMap) -> Result<Client, Refusal> {
     let key = bearer(headers)?;
-    engine
-        .client_of(&key)
-        .await?
-        .ok_or_else(|| Refusal::unauthorized("invalid client key"))
+    engine.client_of(&key).await?.ok_or_else(|| Refusal::unauthorized("invalid client key"))
 }
 
 /// The client key behind a session key of this session.

@@ -104,8 +104,8 @@ pub(crate) async fn events(
         None => config.page_default,
         Some(text) => {
             let limit = text.parse::<i64>().ok().filter(|limit| *limit > 0);
-            let limit = limit
-                .ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
+            let limit =
+                limit.ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
             u32::try_from(limit).unwrap_or(u32::MAX).min(config.page_max)
         }
     };

@@ -33,13 +33,8 @@ async fn answer(
     let (parts, content) = request.into_parts();
     let who = auth::session(engine, &parts.headers, &session).await?;
     let config = engine.config();
-    let content = body::read(
-        &parts.headers,
-        content,
-        config.max_request_bytes,
-        config.body_timeout,
-    )
-    .await?;
+    let content =
+        body::read(&parts.headers, content, config.max_request_bytes, config.body_timeout).await?;
     let request = match rpc::Request::read(content) {
         Ok(request) => request,
         Err((id, failure)) => {

@@ -129,9 +129,8 @@ async fn a_full_disk_ends_the_turn_with_an_internal_error_and_shows_nothing_that
 async fn keys_are_in_no_file_of_the_service() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.db");
-    let store = broca_server::store::SqliteStore::open(
-        &broca_server::store::SqliteSettings::new(&path),
-    );
+    let store =
+        broca_server::store::SqliteStore::open(&broca_server::store::SqliteSettings::new(&path));
     let world = World::over(config(&path), std::sync::Arc::new(store.unwrap())).await;
     let driver = world.driver(&[]).await;
     driver.ask("x").await;
@@ -142,4 +141,14 @@ async fn keys_are_in_no_file_of_the_service() {
             assert!(!found);
         }
     }
+}
+
+#[tokio::test]
+async fn a_model_that_panics_ends_its_turn_and_nothing_else() {
+    let world = World::new().await;
+    let driver = world.driver(&[]).await;
+    world.main.panic();
+    let terminal = driver.ask("x").await;
+    assert_eq!(terminal["error"], json!({"code": -32603, "message": "Internal error"}));
+    assert!(driver.ask("y").await["result"].is_object());
 }

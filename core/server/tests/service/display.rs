@@ -29,8 +29,7 @@ async fn words_come_before_their_message_and_only_to_those_who_asked() {
     assert_eq!(deltas[0]["message_id"], lines[message]["params"]["id"]);
     driver.close().await;
     let observed = shown.rest().await;
-    let text: String =
-        displayed(&observed).iter().map(|d| d["delta"].as_str().unwrap()).collect();
+    let text: String = displayed(&observed).iter().map(|d| d["delta"].as_str().unwrap()).collect();
     assert_eq!(text, "Hello you");
     assert!(displayed(&plain.rest().await).is_empty());
     let log = driver.log().await;
@@ -64,8 +63,7 @@ async fn a_failed_attempt_takes_back_what_it_showed() {
     driver.ask("x").await;
     driver.close().await;
     let lines = watching.rest().await;
-    let kinds: Vec<&str> =
-        displayed(&lines).iter().map(|d| d["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = displayed(&lines).iter().map(|d| d["type"].as_str().unwrap()).collect();
     let reset = kinds.iter().position(|kind| *kind == "display_reset").unwrap();
     assert_eq!(kinds[reset + 1..], ["text_delta"], "{kinds:?}");
 }
@@ -84,10 +82,8 @@ async fn a_flood_of_words_is_joined_or_shed_and_events_come_whole() {
     let mut lines = driver.send_with("display", 7, "x").await.rest().await;
     let terminal = lines.pop().unwrap();
     assert!(terminal["result"].is_object());
-    let shown: usize = displayed(&lines)
-        .iter()
-        .map(|d| d["delta"].as_str().map_or(0, str::len) / 10)
-        .sum();
+    let shown: usize =
+        displayed(&lines).iter().map(|d| d["delta"].as_str().map_or(0, str::len) / 10).sum();
     let dropped: u64 = displayed(&lines).iter().filter_map(|d| d["dropped"].as_u64()).sum();
     assert_eq!(shown as u64 + dropped, 20_000);
     assert!(dropped > 0);

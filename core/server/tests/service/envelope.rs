@@ -40,12 +40,7 @@ async fn every_envelope_check_answers_in_its_order_with_its_text() {
             -32601,
             "Method not found: session.cancel",
         ),
-        (
-            r#"{"id":null,"jsonrpc":"2.0","method":"x"}"#,
-            Value::Null,
-            -32601,
-            "Method not found: x",
-        ),
+        (r#"{"id":null,"jsonrpc":"2.0","method":"x"}"#, Value::Null, -32601, "Method not found: x"),
     ];
     for (body, id, code, message) in rows {
         let answer = driver.raw(body).await;
@@ -166,10 +161,7 @@ async fn after_a_close_the_driver_gate_speaks_and_after_an_error_the_state() {
     world.spare.fail(503);
     assert!(failed.ask("x").await["result"].is_object());
     let register = failed.call("session.registerDriver", json!({})).await;
-    assert_eq!(
-        register["error"],
-        json!({"code": -32000, "message": "session is error, not open"})
-    );
+    assert_eq!(register["error"], json!({"code": -32000, "message": "session is error, not open"}));
 }
 
 #[tokio::test]
@@ -205,12 +197,10 @@ async fn a_request_without_an_id_has_its_effect_and_no_terminal_line() {
     let answer = driver.raw(r#"{"jsonrpc":"2.0","method":"session.registerDriver"}"#).await;
     assert_eq!((answer.status, answer.text().as_str()), (200, ""));
     assert_eq!(driver.log_types().await.last().unwrap(), "session.driver.register");
-    let message = r#"{"jsonrpc":"2.0","method":"session.sendMessage","params":{"message":{"content":"x"}}}"#;
+    let message =
+        r#"{"jsonrpc":"2.0","method":"session.sendMessage","params":{"message":{"content":"x"}}}"#;
     let streamed = driver.raw(message).await.lines();
-    assert_eq!(
-        types(&streamed),
-        ["provider.request", "provider.response", "server.message.send"]
-    );
+    assert_eq!(types(&streamed), ["provider.request", "provider.response", "server.message.send"]);
     assert!(streamed.iter().all(|line| line["method"] == "session.event"), "{streamed:?}");
     for refused in [
         r#"{"jsonrpc":"2.0","method":"session.nope"}"#,
@@ -259,17 +249,15 @@ async fn reports_are_logged_as_telemetry_even_after_the_session_failed() {
     world.main.fail(500);
     world.spare.fail(500);
     driver.ask("x").await;
-    let params = json!({"state":"running","subagent_id":"s","harness":"h","model":"m","exit_code":null});
+    let params =
+        json!({"state":"running","subagent_id":"s","harness":"h","model":"m","exit_code":null});
     let answer = driver.call("session.reportLocalSubagent", params).await;
     assert_eq!(answer["result"], json!({"reported": true}));
     let params = json!({"state":"running","unsandboxed":true});
     driver.call("session.reportLocalSandbox", params).await;
     let log = driver.log().await;
     let types = types(&log);
-    assert_eq!(
-        types[types.len() - 2..],
-        ["session.subagent.running", "session.sandbox.running"]
-    );
+    assert_eq!(types[types.len() - 2..], ["session.subagent.running", "session.sandbox.running"]);
     let payload = &log.last().unwrap()["payload"];
     assert_eq!(payload["dispatch"], "local");
     assert_eq!(payload["unsandboxed"], true);

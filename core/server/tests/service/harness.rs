@@ -39,6 +39,7 @@ pub struct Step {
     hold: Option<oneshot::Receiver<()>>,
     deltas: Vec<Delta>,
     outcome: Result<Vec<Value>, ModelFailure>,
+    panics: bool,
 }
 
 /// A model under the control of the test; without a step it says "ok".
@@ -60,7 +61,12 @@ impl Stub {
     }
 
     fn push(&self, hold: Option<oneshot::Receiver<()>>, outcome: Result<Vec<Value>, ModelFailure>) {
-        self.steps.lock().unwrap().push_back(Step { hold, deltas: Vec::new(), outcome });
+        self.steps.lock().unwrap().push_back(Step {
+            hold,
+            deltas: Vec::new(),
+            outcome,
+            panics: false,
+        });
     }
 
     pub fn say(&self, text: &str) {
@@ -77,7 +83,8 @@ impl Stub {
     }
 
     pub fn fail(&self, status: u16) {
-        let failure = ModelFailure::new(ErrorClass::Transient, format!("provider returned HTTP {status}"));
+        let failure =
+            ModelFailure::new(ErrorClass::Transient, format!("provider returned HTTP {status}"));
         self.push(None, Err(failure.with_status(status).with_body("sorry")));
     }
 
@@ -86,6 +93,12 @@ impl Stub {
         let (release, held) = oneshot::channel();
         self.push(Some(held), Ok(vec![json!({"type": "text", "text": text})]));
         release
+    }
+
+    /// Panics when it is asked.
+    pub fn panic(&self) {
+        self.say("never said");
+        self.steps.lock().unwrap().back_mut().unwrap().panics = true;
     }
 
     /// Shows these deltas in the next step that was added.
@@ -120,7 +133,8 @@ impl Stub {
 }
 
 pub fn tool_uses(calls: &[(&str, &str)]) -> Vec<Value> {
-    let call = |(id, name): &(&str, &str)| json!({"type":"tool_use","id":id,"name":name,"input":{"q":1}});
+    let call =
+        |(id, name): &(&str, &str)| json!({"type":"tool_use","id":id,"name":name,"input":{"q":1}});
     calls.iter().map(call).collect()
 }
 
@@ -142,7 +156,9 @@ impl Model for Stub {
                 hold: None,
                 deltas: Vec::new(),
                 outcome: Ok(vec![json!({"type":"text","text":"ok"})]),
+                panics: false,
             });
+            assert!(!step.panics, "the model panics, as it was told");
             for delta in step.deltas {
                 sink.delta(delta);
             }
@@ -308,7 +324,8 @@ fn equipment(main: &Arc<Stub>, spare: &Arc<Stub>) -> (Models, Vec<Arc<dyn Server
 }
 
 fn open_body(tools: &[&str]) -> Value {
-    let tool = |name: &&str| json!({"name": name, "description": "d", "input_schema": {"type":"object"}});
+    let tool =
+        |name: &&str| json!({"name": name, "description": "d", "input_schema": {"type":"object"}});
     json!({"client_version": "t/1", "tools": tools.iter().map(tool).collect::<Vec<_>>()})
 }
 
@@ -355,7 +372,8 @@ impl Driver {
 
     /// Sends a body to `/rpc` and reads the whole answer.
     pub async fn raw(&self, body: &str) -> Answer {
-        exchange(self.addr, "POST", &self.path("/rpc"), &bearer(&self.session_key), Some(body)).await
+        exchange(self.addr, "POST", &self.path("/rpc"), &bearer(&self.session_key), Some(body))
+            .await
     }
 
     /// Calls a method that answers with one line.
@@ -435,7 +453,8 @@ impl Driver {
 }
 
 pub fn tool_results(ids: &[&str]) -> Value {
-    let result = |id: &&str| json!({"type":"tool_result","tool_use_id":id,"content":format!("r-{id}")});
+    let result =
+        |id: &&str| json!({"type":"tool_result","tool_use_id":id,"content":format!("r-{id}")});
     ids.iter().map(result).collect()
 }
 

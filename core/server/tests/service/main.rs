@@ -8,7 +8,7 @@ mod envelope;
 mod gate;
 mod harness;
 mod pauses;
-mod restart;
 mod rest;
+mod restart;
 mod streams;
 mod turns;

@@ -151,10 +151,7 @@ async fn a_turn_abandoned_at_its_deadline_is_handed_to_the_waiter_by_the_timer()
     queued.stays_silent().await;
     let mut lines = queued.rest().await;
     let terminal = lines.pop().unwrap();
-    assert_eq!(
-        types(&lines),
-        ["provider.request", "provider.response", "server.message.send"]
-    );
+    assert_eq!(types(&lines), ["provider.request", "provider.response", "server.message.send"]);
     let events = terminal["result"]["events"].as_array().unwrap();
     let content = events[0]["payload"]["content"].as_array().unwrap();
     let kinds: Vec<&Value> = content.iter().map(|block| &block["type"]).collect();

@@ -13,9 +13,8 @@ fn auth(value: &str) -> Vec<(String, String)> {
 #[tokio::test]
 async fn the_open_routes_answer_and_unknown_ones_are_empty() {
     let world = World::new().await;
-    let at = |method: &'static str, path: &'static str| {
-        exchange(world.addr, method, path, &[], None)
-    };
+    let at =
+        |method: &'static str, path: &'static str| exchange(world.addr, method, path, &[], None);
     let health = at("GET", "/healthz").await;
     assert_eq!((health.status, health.body.len()), (200, 0));
     assert_eq!(at("HEAD", "/healthz").await.status, 200);
@@ -79,7 +78,8 @@ async fn every_auth_row_is_a_problem_document_and_nothing_is_said_about_sessions
         let path = if fixed.is_empty() { path.as_str() } else { fixed };
         let headers = value.map(auth).unwrap_or_default();
         let answer = exchange(world.addr, method, path, &headers, Some("{")).await;
-        let expected = json!({"type":"unauthorized","title":"Unauthorized","status":401,"detail":detail});
+        let expected =
+            json!({"type":"unauthorized","title":"Unauthorized","status":401,"detail":detail});
         assert_eq!((answer.status, answer.json()), (401, expected), "{method} {path} {value:?}");
         assert_eq!(answer.header("content-type"), Some("application/json"));
         assert_eq!(answer.header("www-authenticate"), None);
@@ -150,7 +150,8 @@ async fn the_checks_of_an_open_come_in_order() {
 async fn an_open_answers_what_clients_need_and_a_refused_one_mints_nothing() {
     let world = World::new().await;
     let (_, key) = world.key().await;
-    let body = json!({"tools":[{"name":"clock"}],"client_version":"x","unknown":1,"compaction":null});
+    let body =
+        json!({"tools":[{"name":"clock"}],"client_version":"x","unknown":1,"compaction":null});
     let answer = world.post("/api/v1/sessions", &key, &body).await;
     assert_eq!(answer.status, 201);
     let opened = answer.json();
@@ -229,8 +230,7 @@ async fn pages_hold_the_whole_log_in_order_with_opaque_cursors() {
     assert_eq!((found, cursor.as_str()), (all.clone(), ""));
     for event in &all {
         let keys: Vec<&String> = event.as_object().unwrap().keys().collect();
-        let expected =
-            ["client_key_id", "created_at", "event_type", "id", "payload", "session_id"];
+        let expected = ["client_key_id", "created_at", "event_type", "id", "payload", "session_id"];
         assert_eq!(keys, expected);
         assert!(event["created_at"].as_str().unwrap().ends_with('Z'));
     }

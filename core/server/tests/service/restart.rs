@@ -82,3 +82,20 @@ async fn a_turn_that_does_not_end_is_cut_at_the_shutdown_timeout() {
     world.main.was_asked(1).await;
     world.stop().await;
 }
+
+#[tokio::test]
+async fn a_shutdown_waits_for_a_turn_whose_caller_has_gone() {
+    let world = World::new().await;
+    let driver = world.driver(&[]).await;
+    let release = world.main.hold("finished");
+    let running = driver.send("x").await;
+    world.main.was_asked(1).await;
+    drop(running);
+    tokio::spawn(async move {
+        tokio::time::sleep(SILENCE).await;
+        let _ = release.send(());
+    });
+    let world = world.restart().await;
+    let kinds = driver.at(&world).log_types().await;
+    assert_eq!(kinds.last().unwrap(), "server.message.send");
+}

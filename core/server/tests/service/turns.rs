@@ -284,8 +284,7 @@ async fn the_profile_that_is_gone_ends_the_session_with_the_next_message() {
     profile.deleted = true;
     store.put_profile(profile, broca_server::store::WallTime(0)).await.unwrap();
     let error = driver.ask("x").await["error"].clone();
-    let message =
-        "profile_unavailable: the profile bound to this session is no longer available";
+    let message = "profile_unavailable: the profile bound to this session is no longer available";
     assert_eq!(error, json!({"code": -32000, "message": message}));
     let log = driver.log().await;
     let payload = &log.last().unwrap()["payload"];
