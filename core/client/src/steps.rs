@@ -298,15 +298,21 @@ impl IntoMessage for &str {
     }
 }
 
+/// What an engine's step is to the application.
+pub(crate) enum Presented {
+    Step(Step),
+    Over(Result<engine::Outcome, Error>),
+}
+
 /// The engine's step for the application, or the end of the operation. `runs_itself` says whether a
 /// handler answers a call of this name.
 pub(crate) fn present(
     step: engine::Step,
     runs_itself: impl FnOnce(&str) -> bool,
     answers: impl FnOnce() -> Arc<dyn Answers>,
-) -> Result<Step, Result<engine::Outcome, Error>> {
+) -> Presented {
     use engine::Step as From;
-    Ok(match step {
+    Presented::Step(match step {
         From::Event(event) => Step::Event(event),
         From::Delta(delta) => Step::Delta(delta),
         From::Notification { method, raw } => Step::Notification { method, raw },
@@ -325,7 +331,7 @@ pub(crate) fn present(
         }
         From::Received { round, message } => Step::Received(Received { round, message }),
         From::Done(reply) => Step::Done(reply),
-        From::Finished(result) => return Err(result),
+        From::Finished(outcome) => return Presented::Over(outcome),
     })
 }
 

@@ -367,8 +367,10 @@ mod tests {
 
     impl Socket for Script {
         fn read(&mut self, into: &mut BytesMut) -> io::Result<usize> {
-            let bytes =
-                self.incoming.pop_front().unwrap_or(Err(io::ErrorKind::WouldBlock.into()))?;
+            let bytes = self
+                .incoming
+                .pop_front()
+                .unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))?;
             into.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -459,6 +461,6 @@ mod tests {
             let Found::Data(bytes) = wire.read(&mut Flood, &mut room) else { panic!() };
             sizes.push(bytes.len());
         }
-        assert!(sizes[0] >= 8 * 1024 && sizes[4] >= 128 * 1024, "{sizes:?}");
+        assert!(sizes[0] >= 8 * 1024 && sizes[4] >= 64 * 1024, "{sizes:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! TLS of both shells, with a certificate that only its maker trusts.
 #![cfg(all(feature = "tokio", feature = "blocking"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod scripted_service;
 
@@ -36,7 +37,8 @@ fn run_blocking(url: String, trust: Trust) -> Result<String, Error> {
     Ok(reply.text())
 }
 
-const SHELLS: [fn(String, Trust) -> Result<String, Error>; 2] = [run_tokio, run_blocking];
+type Run = fn(String, Trust) -> Result<String, Error>;
+const SHELLS: [Run; 2] = [run_tokio, run_blocking];
 
 #[test]
 fn a_root_of_ones_own_is_trusted_and_large_messages_pass() {

@@ -1,5 +1,6 @@
 //! The tokio shell against a scripted service on real sockets.
 #![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 
 mod scripted_service;
 

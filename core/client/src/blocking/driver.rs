@@ -199,7 +199,7 @@ impl Shared {
         });
         // A timer that was served just now and is still due comes again with the next millisecond.
         let timer = state.timer.map(|at| at.max(now.plus(1)));
-        let latest = timer.into_iter().chain(own).min().unwrap_or(now.plus(LOOK_UP_MS));
+        let latest = timer.into_iter().chain(own).min().unwrap_or_else(|| now.plus(LOOK_UP_MS));
         state.polling_until = latest.min(now.plus(LOOK_UP_MS));
         let wait = if more || state.nudge { 0 } else { state.polling_until.since(now) };
         state.nudge = false;

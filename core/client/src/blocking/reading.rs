@@ -4,7 +4,7 @@ use super::driver::Shared;
 use super::operation::{Operation, Waited};
 use super::turn::Next;
 use crate::engine::{self, Command, Outcome};
-use crate::steps;
+use crate::steps::{self, Presented};
 use broca_proto::session::event::Event;
 use broca_proto::session::ids::Cursor;
 use broca_proto::{Error, ErrorKind};
@@ -44,11 +44,11 @@ impl Subscription {
             Waited::Over => return Ok(Next::Finished),
         };
         match steps::present(step, |_| false, || operation.answers()) {
-            Ok(step) => {
+            Presented::Step(step) => {
                 steps::follow(&mut self.cursor, &step);
                 Ok(Next::Step(step))
             }
-            Err(outcome) => outcome.map(|_| Next::Finished),
+            Presented::Over(outcome) => outcome.map(|_| Next::Finished),
         }
     }
 

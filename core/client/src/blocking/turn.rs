@@ -3,7 +3,7 @@
 use super::driver::Shared;
 use super::operation::{Hooks, Operation, Waited};
 use crate::engine::{self, OpId, Outcome, Reply};
-use crate::steps::{self, Approval, NOBODY_TO_ASK, Question, Received, Sending, Step};
+use crate::steps::{self, Approval, NOBODY_TO_ASK, Presented, Question, Received, Sending, Step};
 use crate::tools::{Handler, ToolSet};
 use broca_proto::{Error, ErrorKind};
 use std::fmt;
@@ -175,13 +175,13 @@ impl Live {
             }
             let runs_itself = |name: &str| !matches!(tools.handler(name), Handler::Manual);
             return match steps::present(step, runs_itself, || operation.answers()) {
-                Ok(step) => Ok(Next::Step(step)),
-                Err(Ok(Outcome::Replied)) => Ok(Next::Finished),
-                Err(Ok(_)) => {
+                Presented::Step(step) => Ok(Next::Step(step)),
+                Presented::Over(Ok(Outcome::Replied)) => Ok(Next::Finished),
+                Presented::Over(Ok(_)) => {
                     let message = "a turn ended with the outcome of another operation";
                     Err(Error::new(ErrorKind::Internal, message))
                 }
-                Err(Err(error)) => Err(error),
+                Presented::Over(Err(error)) => Err(error),
             };
         }
     }

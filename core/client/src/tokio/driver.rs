@@ -513,15 +513,14 @@ impl Driver {
     fn poll_sleep(&mut self, state: &State, cx: &mut Context<'_>, now: Time) -> bool {
         // One that was served just now and is still due comes again with the next millisecond.
         let timer = state.timer.map(|at| at.max(now.plus(1)));
-        if let Some(at) = timer.into_iter().chain(state.leave_by).min() {
-            if self.armed.is_none_or(|armed| at < armed) {
-                let until = self.shared.start + Duration::from_millis(at.as_millis());
-                match &mut self.sleep {
-                    Some(sleep) => sleep.as_mut().reset(until),
-                    none => *none = Some(Box::pin(::tokio::time::sleep_until(until))),
-                }
-                self.armed = Some(at);
+        let earliest = timer.into_iter().chain(state.leave_by).min();
+        if let Some(at) = earliest.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+            let until = self.shared.start + Duration::from_millis(at.as_millis());
+            match &mut self.sleep {
+                Some(sleep) => sleep.as_mut().reset(until),
+                none => *none = Some(Box::pin(::tokio::time::sleep_until(until))),
             }
+            self.armed = Some(at);
         }
         let Some(sleep) = self.sleep.as_mut().filter(|_| self.armed.is_some()) else {
             return false;

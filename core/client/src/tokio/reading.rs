@@ -2,7 +2,7 @@
 
 use super::operation::{Attached, Operation};
 use crate::engine::{self, Command, Outcome};
-use crate::steps::{self, Answers, Step};
+use crate::steps::{self, Answers, Presented, Step};
 use broca_proto::session::event::Event;
 use broca_proto::session::ids::Cursor;
 use broca_proto::{Error, ErrorKind};
@@ -47,11 +47,11 @@ impl Subscription {
         let Some(step) = ready!(operation.poll(cx, |_, _| {})) else { return Poll::Ready(None) };
         let answers = || Arc::clone(operation.shared()) as Arc<dyn Answers>;
         Poll::Ready(match steps::present(step, |_| false, answers) {
-            Ok(step) => {
+            Presented::Step(step) => {
                 steps::follow(&mut self.cursor, &step);
                 Some(Ok(step))
             }
-            Err(outcome) => outcome.err().map(Err),
+            Presented::Over(outcome) => outcome.err().map(Err),
         })
     }
 }

@@ -3,7 +3,9 @@
 use super::operation::Operation;
 use super::running::{Hooks, Running, start_approval, start_sending, start_tool};
 use crate::engine::{self, OpId, Outcome, Reply};
-use crate::steps::{self, Answers, Approval, NOBODY_TO_ASK, Question, Received, Sending, Step};
+use crate::steps::{
+    self, Answers, Approval, NOBODY_TO_ASK, Presented, Question, Received, Sending, Step,
+};
 use crate::tools::{Handler, ToolSet};
 use broca_proto::{Error, ErrorKind};
 use futures_core::Stream;
@@ -155,13 +157,13 @@ impl Live {
             let runs_itself = |name: &str| !matches!(tools.handler(name), Handler::Manual);
             let answers = || Arc::clone(operation.shared()) as Arc<dyn Answers>;
             return Poll::Ready(match steps::present(step, runs_itself, answers) {
-                Ok(step) => Some(Ok(step)),
-                Err(Ok(Outcome::Replied)) => None,
-                Err(Ok(_)) => {
+                Presented::Step(step) => Some(Ok(step)),
+                Presented::Over(Ok(Outcome::Replied)) => None,
+                Presented::Over(Ok(_)) => {
                     let message = "a turn ended with the outcome of another operation";
                     Some(Err(Error::new(ErrorKind::Internal, message)))
                 }
-                Err(Err(error)) => Some(Err(error)),
+                Presented::Over(Err(error)) => Some(Err(error)),
             });
         }
     }

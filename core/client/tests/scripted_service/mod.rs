@@ -1,6 +1,12 @@
 //! A session service that answers what a test says, on a socket of this machine: std threads, one
 //! for each connection, and just enough HTTP to be read by a client.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper of tests, of which each uses a part"
+)]
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
