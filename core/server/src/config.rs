@@ -27,6 +27,8 @@ pub struct Config {
     pub head_timeout: Duration,
     /// How long a client may take to send a request's body. Default 60 s.
     pub body_timeout: Duration,
+    /// How long a client may leave its answer unread before the connection is cut. Default 300 s.
+    pub write_timeout: Duration,
     /// Connections open at once; more wait in the listen queue. Default 8192.
     pub max_connections: usize,
     /// Model rounds in one `session.sendMessage`. Default 8.
@@ -92,6 +94,7 @@ impl Default for Config {
             max_head_bytes: 64 * 1024,
             head_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(300),
             max_connections: 8192,
             max_rounds: 8,
             hub: HubLimits::default(),
@@ -117,8 +120,8 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The defaults, overridden by the environment variables named at the fields (session service §12).
-    /// Where both spellings are set, `BROCA_…` wins.
+    /// The defaults, overridden by environment variables (session service §12): `BROCA_` or `BAE_` and the
+    /// field's name in capitals, times in whole seconds. Where both spellings are set, `BROCA_…` wins.
     ///
     /// # Errors
     /// [`ConfigError`] naming the first variable whose value cannot be read.
@@ -131,33 +134,89 @@ impl Config {
     /// # Errors
     /// As [`Config::from_env`].
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let find = |name: &str| {
-            let spellings = [format!("BROCA_{name}"), format!("BAE_{name}")];
-            spellings.into_iter().find_map(|full| variable(&full).map(|value| (full, value)))
-        };
-        let seconds = |name: &str, standard: Duration| match find(name) {
-            None => Ok(standard),
-            Some((full, value)) => match value.parse() {
-                Ok(seconds) => Ok(Duration::from_secs(seconds)),
-                Err(_) => Err(ConfigError {
-                    name: full,
-                    reason: "must be a whole number of seconds, such as 120".to_owned(),
-                }),
-            },
-        };
+        let read = Variables { variable: &variable };
         let mut config = Self::default();
-        if let Some((name, value)) = find("ADDR") {
-            config.addr = value.parse().map_err(|_| ConfigError {
+        read.address("ADDR", &mut config.addr)?;
+        if let Some((_, value)) = read.find("DB_PATH") {
+            config.db_path = PathBuf::from(value);
+        }
+        for (name, setting) in [
+            ("TURN_TIMEOUT", &mut config.turn_timeout),
+            ("SHUTDOWN_TIMEOUT", &mut config.shutdown_timeout),
+            ("HEAD_TIMEOUT", &mut config.head_timeout),
+            ("BODY_TIMEOUT", &mut config.body_timeout),
+            ("WRITE_TIMEOUT", &mut config.write_timeout),
+        ] {
+            if let Some(seconds) = read.number(name)? {
+                *setting = Duration::from_secs(seconds);
+            }
+        }
+        if let Some(seconds) = read.number("HEARTBEAT")? {
+            config.heartbeat = (seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        for (name, setting) in [
+            ("MAX_REQUEST_BYTES", &mut config.max_request_bytes),
+            ("MAX_HEAD_BYTES", &mut config.max_head_bytes),
+            ("MAX_CONNECTIONS", &mut config.max_connections),
+            ("MAX_WAITERS", &mut config.max_waiters),
+            ("PAGE_BYTES", &mut config.page_bytes),
+            ("REPLAY_BYTES", &mut config.replay_bytes),
+            ("RING_EVENTS", &mut config.hub.ring_events),
+            ("STREAM_LINES", &mut config.hub.stream_lines),
+            ("RING_BYTES", &mut config.hub.ring_bytes),
+            ("BATCH_BYTES", &mut config.hub.batch_bytes),
+            ("DISPLAY_BYTES", &mut config.hub.display_bytes),
+            ("DISPLAY_JOIN", &mut config.hub.display_join),
+        ] {
+            if let Some(number) = read.number(name)? {
+                *setting = number;
+            }
+        }
+        for (name, setting) in [
+            ("MAX_ROUNDS", &mut config.max_rounds),
+            ("PAGE_DEFAULT", &mut config.page_default),
+            ("PAGE_MAX", &mut config.page_max),
+            ("REPLAY_PAGE", &mut config.replay_page),
+        ] {
+            if let Some(number) = read.number(name)? {
+                *setting = number;
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// Reads settings by name, under both spellings.
+struct Variables<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Variables<'_> {
+    /// The variable's full name and its value.
+    fn find(&self, name: &str) -> Option<(String, String)> {
+        let spellings = [format!("BROCA_{name}"), format!("BAE_{name}")];
+        spellings.into_iter().find_map(|full| (self.variable)(&full).map(|value| (full, value)))
+    }
+
+    fn address(&self, name: &str, setting: &mut SocketAddr) -> Result<(), ConfigError> {
+        if let Some((name, value)) = self.find(name) {
+            *setting = value.parse().map_err(|_| ConfigError {
                 name,
                 reason: "must be an address and a port, such as 127.0.0.1:8080".to_owned(),
             })?;
         }
-        if let Some((_, value)) = find("DB_PATH") {
-            config.db_path = PathBuf::from(value);
+        Ok(())
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, ConfigError> {
+        let Some((name, value)) = self.find(name) else { return Ok(None) };
+        match value.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => {
+                let reason = "must be a whole number that is not negative, such as 120";
+                Err(ConfigError { name, reason: reason.to_owned() })
+            }
         }
-        config.turn_timeout = seconds("TURN_TIMEOUT", config.turn_timeout)?;
-        config.shutdown_timeout = seconds("SHUTDOWN_TIMEOUT", config.shutdown_timeout)?;
-        Ok(config)
     }
 }
 
@@ -178,11 +237,16 @@ mod tests {
             ("BROCA_ADDR", "127.0.0.1:2"),
             ("BAE_TURN_TIMEOUT", "7"),
             ("BAE_DB_PATH", "/x/y.db"),
+            ("BROCA_RING_EVENTS", "9"),
+            ("BROCA_MAX_ROUNDS", "3"),
+            ("BROCA_HEARTBEAT", "10"),
         ])
         .unwrap();
         assert_eq!(config.addr.port(), 2);
         assert_eq!(config.turn_timeout, Duration::from_secs(7));
         assert_eq!(config.db_path, PathBuf::from("/x/y.db"));
+        assert_eq!((config.hub.ring_events, config.max_rounds), (9, 3));
+        assert_eq!(config.heartbeat, Some(Duration::from_secs(10)));
         assert_eq!(from(&[]).unwrap(), Config::default());
     }
 
@@ -191,7 +255,7 @@ mod tests {
         let error = from(&[("BAE_TURN_TIMEOUT", "2m")]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "BAE_TURN_TIMEOUT: must be a whole number of seconds, such as 120"
+            "BAE_TURN_TIMEOUT: must be a whole number that is not negative, such as 120"
         );
         assert_eq!(from(&[("BROCA_ADDR", "here")]).unwrap_err().name, "BROCA_ADDR");
     }

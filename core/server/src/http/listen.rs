@@ -1,5 +1,6 @@
 //! Accepts connections and serves them until the shutdown.
 
+use super::patient::Patient;
 use crate::config::Config;
 use axum::Router;
 use hyper::server::conn::http1;
@@ -69,6 +70,7 @@ fn connection(
     http.timer(TokioTimer::new())
         .header_read_timeout(config.head_timeout)
         .max_buf_size(config.max_head_bytes.max(8 * 1024));
+    let stream = Patient::new(stream, config.write_timeout);
     let serving = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     async move {
         tokio::pin!(serving);

@@ -4,6 +4,7 @@
 mod auth;
 mod body;
 mod listen;
+mod patient;
 mod refusal;
 mod rest;
 mod rpc;

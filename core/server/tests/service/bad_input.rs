@@ -152,3 +152,19 @@ async fn a_model_that_panics_ends_its_turn_and_nothing_else() {
     assert_eq!(terminal["error"], json!({"code": -32603, "message": "Internal error"}));
     assert!(driver.ask("y").await["result"].is_object());
 }
+
+#[tokio::test]
+async fn a_client_that_never_reads_its_answer_loses_its_connection_and_nothing_else() {
+    let world = World::with(|c| c.write_timeout = Duration::from_millis(200)).await;
+    let driver = world.driver(&[]).await;
+    let long = "x".repeat(1 << 20);
+    for _ in 0..6 {
+        driver.ask(json!([{"type":"note","text":long.clone()}])).await;
+    }
+    // Replays far more than the sockets between take.
+    let mut stuck = driver.subscribe(Some("")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let cut = tokio::spawn(async move { while stuck.stream.piece().await.is_some() {} });
+    assert!(soon("the cut", cut).await.is_err(), "the stream came to an orderly end");
+    assert!(driver.ask("x").await["result"].is_object());
+}

@@ -11,4 +11,5 @@ mod pauses;
 mod rest;
 mod restart;
 mod streams;
+mod stress;
 mod turns;
