@@ -493,38 +493,44 @@ impl Net {
                 self.waiting.remove(i);
                 continue;
             };
-            let patience = if x.call.idempotent {
-                self.settings.idle_close_ms
-            } else {
-                self.settings.idle_reuse_ms
-            };
-            let kept = self.conns.iter().find(|(_, c)| {
-                c.exchange.is_none()
-                    && c.phase == Phase::Open
-                    && c.http.is_ready()
-                    && now.since(c.since) < patience
-                    && !x.needs_new
-            });
-            if let Some(conn) = kept.map(|(conn, _)| *conn) {
+            let room = self.settings.max_connections + usize::from(x.call.urgent);
+            let kept = self.kept(x, now);
+            if self.connections_in_use() >= room {
+                i += 1;
+                continue;
+            }
+            if let Some(conn) = kept {
                 self.waiting.remove(i);
                 self.send(id, conn, true, now);
                 continue;
             }
-            let room = self.settings.max_connections + usize::from(x.call.urgent);
             if self.connections() >= room {
                 // A connection kept for its own sake makes room.
                 let idle = self.conns.iter().find(|(_, c)| c.exchange.is_none()).map(|(id, _)| *id);
-                match idle {
-                    Some(conn) => self.close(conn, false),
-                    None => {
-                        i += 1;
-                        continue;
-                    }
+                if let Some(conn) = idle {
+                    self.close(conn, false);
                 }
             }
             self.waiting.remove(i);
             self.dial(id, now);
         }
+    }
+
+    /// A kept connection that may carry this exchange.
+    fn kept(&self, x: &Exchange, now: Time) -> Option<ConnId> {
+        let patience = if x.call.idempotent {
+            self.settings.idle_close_ms
+        } else {
+            self.settings.idle_reuse_ms
+        };
+        let fits = |c: &Conn| {
+            c.exchange.is_none()
+                && c.phase == Phase::Open
+                && c.http.is_ready()
+                && now.since(c.since) < patience
+        };
+        let found = self.conns.iter().find(|(_, c)| !x.needs_new && fits(c));
+        found.map(|(conn, _)| *conn)
     }
 
     fn dial(&mut self, id: ExchangeId, now: Time) {
@@ -887,9 +893,18 @@ impl Net {
 
     /// Connections there are or are about to be.
     fn connections(&self) -> usize {
+        self.conns.len() + self.resolving()
+    }
+
+    /// Those of them that carry an exchange or are made for one.
+    fn connections_in_use(&self) -> usize {
+        self.conns.values().filter(|c| c.exchange.is_some()).count() + self.resolving()
+    }
+
+    fn resolving(&self) -> usize {
         let resolving =
             |x: &&Exchange| matches!(&x.state, State::Dialling(d) if d.resolving.is_some());
-        self.conns.len() + self.exchanges.values().filter(resolving).count()
+        self.exchanges.values().filter(resolving).count()
     }
 
     fn number(&mut self) -> u64 {
