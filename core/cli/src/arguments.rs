@@ -35,8 +35,35 @@ pub enum Command {
     Chat(ChatArguments),
     /// Watch a session: one line for each event.
     Watch(WatchArguments),
+    /// Make keys for clients.
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Print the version.
     Version,
+}
+
+/// `broca key`.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a client key that may use every tool, print it and end. The service must not run.
+    Create(KeyCreateArguments),
+}
+
+/// `broca key create`.
+#[derive(Debug, Args)]
+pub struct KeyCreateArguments {
+    /// What its owner calls it.
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// For the service of broca serve --dev.
+    #[arg(long)]
+    pub dev: bool,
+    /// The database file [default: as with broca serve].
+    #[arg(long, value_name = "PATH")]
+    pub db: Option<PathBuf>,
+    /// One JSON object, for programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl Command {
@@ -47,6 +74,7 @@ impl Command {
             Self::Serve(serve) => serve.json,
             Self::Chat(chat) => chat.json,
             Self::Watch(watch) => watch.json,
+            Self::Key(KeyCommand::Create(create)) => create.json,
             Self::Version => false,
         }
     }
@@ -59,8 +87,8 @@ Examples:
   broca serve --dev --model openai:gpt-4.1-mini          key in OPENAI_API_KEY
   broca serve --dev --model openai:qwen3 --base-url http://127.0.0.1:11434/v1
 
-Without --dev the service needs keys made before: broca serve --db PATH --create-key NAME
-prints a new one and ends. BROCA_ADDR, BROCA_DB_PATH, BROCA_TURN_TIMEOUT, BROCA_SHUTDOWN_TIMEOUT
+Without --dev the service needs keys, made while it does not run: broca key create NAME --db PATH.
+BROCA_ADDR, BROCA_DB_PATH, BROCA_TURN_TIMEOUT, BROCA_SHUTDOWN_TIMEOUT
 and BROCA_LOG (or the same with BAE_) stand in for options.";
 
 /// `broca serve`.
@@ -97,9 +125,6 @@ pub struct ServeArguments {
     /// What to log on the error stream, such as info, debug or broca_server=trace [default: warn].
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
-    /// Make a client key of this name that may use every tool, print it and end.
-    #[arg(long, value_name = "NAME", conflicts_with = "dev")]
-    pub create_key: Option<String>,
     /// One JSON object per line, for programs; keys are not printed.
     #[arg(long)]
     pub json: bool,
@@ -129,7 +154,10 @@ Examples:
 A tool is a command: it gets the arguments as JSON on its standard input, and what it prints is the
 result. A status other than 0 is a failure, and the end of its error output says why. It finds its
 name in BROCA_TOOL_NAME and, in BROCA_IDEMPOTENCY_KEY, a key for what must not happen twice.
-Ctrl-C cancels the turn; pressed twice at the prompt it leaves.";
+Ctrl-C cancels the turn; pressed twice at the prompt it leaves.
+
+A key is one driver: a chat that joins with the key of another brings its tools in place of the
+other's. Make a key for each with broca key create.";
 
 /// `broca chat`.
 #[derive(Debug, Args)]
@@ -173,7 +201,9 @@ Examples:
   broca watch ses_… --from-start --json                  everything, for a program
   broca watch ses_… --after evt_…                        what happened after this event
 
-It outlives a restart of the service and ends, with status 0, when the session is closed.";
+It outlives a restart of the service and ends, with status 0, when the session is closed.
+Use a key of its own: joining with a driver's key takes that driver's tools away. With the
+service of broca serve --dev this is taken care of.";
 
 /// `broca watch`.
 #[derive(Debug, Args)]

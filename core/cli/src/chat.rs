@@ -3,7 +3,7 @@
 use crate::arguments::ChatArguments;
 use crate::fault::Fault;
 use crate::interrupt::{Interrupt, Interrupts};
-use crate::place::Reach;
+use crate::place::{Purpose, Reach};
 use crate::program::{self, Bounds, Ended, Invocation, Program};
 use crate::view::{CallEnd, View};
 use broca::engine::{CallId, Reply};
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
-    let reach = Reach::find(&arguments.reach, |name| std::env::var(name).ok())?;
+    let reach = Reach::find(&arguments.reach, Purpose::Drive, |name| std::env::var(name).ok())?;
     let programs = program::brought(&arguments)?;
     let source = Source::of(&arguments)?;
     let bounds = Bounds {

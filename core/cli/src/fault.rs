@@ -145,18 +145,18 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         let kind = error.kind();
         let (exit, cure) = match kind {
-            ErrorKind::Connect => (
-                Exit::Unreachable,
-                "check --url (or BROCA_URL), or start a service with: broca serve --dev",
-            ),
+            ErrorKind::Connect => {
+                (Exit::Unreachable, "a service of your own starts with: broca serve --dev")
+            }
             ErrorKind::NotBroca => (
                 Exit::Unreachable,
-                "check --url (or BROCA_URL): it must be the address that broca serve prints",
+                "--url or BROCA_URL must be the address that broca serve prints",
             ),
-            ErrorKind::Tls => (Exit::Unreachable, "check the certificate, or the host in --url"),
-            ErrorKind::Unauthorized => {
-                (Exit::Refused, "check --key, --key-file or BROCA_CLIENT_KEY")
-            }
+            ErrorKind::Tls => (Exit::Unreachable, ""),
+            ErrorKind::Unauthorized => (
+                Exit::Refused,
+                "it came from --key, --key-file, BROCA_CLIENT_KEY or your state folder",
+            ),
             ErrorKind::ToolNotAllowed => {
                 (Exit::Refused, "have the profile allow the tool, or leave it out")
             }

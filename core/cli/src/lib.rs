@@ -9,6 +9,7 @@ pub mod arguments;
 mod chat;
 pub mod fault;
 mod interrupt;
+mod key;
 pub mod place;
 mod program;
 mod serve;
@@ -16,7 +17,7 @@ pub mod summary;
 mod view;
 mod watch;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, KeyCommand};
 use clap::Parser;
 use clap::error::ErrorKind as Wrong;
 use fault::{Exit, Fault};
@@ -58,6 +59,7 @@ fn run(command: Command) -> Result<(), Fault> {
             Command::Serve(serve) => serve::run(serve).await,
             Command::Chat(chat) => chat::run(chat).await,
             Command::Watch(watch) => watch::run(watch).await,
+            Command::Key(KeyCommand::Create(create)) => key::create(create).await,
             Command::Version => Ok(()),
         }
     });

@@ -72,15 +72,30 @@ impl StateFolder {
         self.0.join("url")
     }
 
-    /// The key kept here, if there is one.
+    /// The file of the client key that `broca watch` uses: a watcher that joined with a driver's key would
+    /// take the driver's tools away (session service §3.3).
+    #[must_use]
+    pub fn watch_key_file(&self) -> PathBuf {
+        self.0.join("watch-key")
+    }
+
+    /// The key kept in one of these files, if it is there.
     ///
     /// # Errors
     /// When the file is there and cannot be used.
-    pub fn key(&self) -> Result<Option<Secret>, Fault> {
-        match read_key(&self.key_file()) {
+    pub fn kept_key(&self, file: &Path) -> Result<Option<Secret>, Fault> {
+        match read_key(file) {
             Ok(key) => Ok(Some(key)),
             Err(KeyFault::Missing) => Ok(None),
-            Err(fault) => Err(fault.told(&self.key_file())),
+            Err(fault) => Err(fault.told(file)),
+        }
+    }
+
+    /// Removes a file that still holds this text.
+    pub fn remove_if(&self, path: &Path, text: &str) {
+        if fs::read_to_string(path).is_ok_and(|found| found.trim() == text) {
+            // Left behind, it only names a service that does not answer.
+            let _left_behind = fs::remove_file(path);
         }
     }
 
@@ -107,6 +122,15 @@ impl StateFolder {
     }
 }
 
+/// What somebody wants of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To take turns in it.
+    Drive,
+    /// To see what happens.
+    Watch,
+}
+
 /// A service and the key for it.
 #[derive(Debug, Clone)]
 pub struct Reach {
@@ -124,6 +148,7 @@ impl Reach {
     /// Wrong usage, with the cure, when one of them is nowhere.
     pub fn find(
         given: &ReachArguments,
+        purpose: Purpose,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Fault> {
         let set = |names: [&str; 2]| {
@@ -133,7 +158,10 @@ impl Reach {
         let key = match (&given.key, &given.key_file) {
             (Some(key), _) => Some(Secret::new(key.as_str())),
             (None, Some(file)) => Some(read_key(file).map_err(|fault| fault.told(file))?),
-            (None, None) => set(["BROCA_CLIENT_KEY", "BAE_CLIENT_KEY"]).map(Secret::new),
+            (None, None) => {
+                let key = set(["BROCA_CLIENT_KEY", "BAE_CLIENT_KEY"]).map(Secret::new);
+                key.map(|key| watching(key, purpose, &variable))
+            }
         };
         match (url, key) {
             (Some(url), Some(key)) => Ok(Self { url, key }),
@@ -145,7 +173,11 @@ impl Reach {
             (url, None) => {
                 let url = url.unwrap_or_else(|| dev_url(&variable));
                 let folder = StateFolder::find(&variable)?;
-                let key = folder.key()?.ok_or_else(|| {
+                let kept = match purpose {
+                    Purpose::Drive => folder.kept_key(&folder.key_file())?,
+                    Purpose::Watch => folder.kept_key(&folder.watch_key_file())?,
+                };
+                let key = kept.ok_or_else(|| {
                     Fault::usage(
                         "no key was given and no development service has been started here",
                         "start one with: broca serve --dev, or pass --key-file FILE",
@@ -154,6 +186,18 @@ impl Reach {
                 Ok(Self { url, key })
             }
         }
+    }
+}
+
+/// The environment may hold the driver's key of the development service, which is no key for watching.
+fn watching(key: Secret, purpose: Purpose, variable: &impl Fn(&str) -> Option<String>) -> Secret {
+    let Some(folder) = StateFolder::find(variable).ok().filter(|_| purpose == Purpose::Watch)
+    else {
+        return key;
+    };
+    match (folder.kept_key(&folder.key_file()), folder.kept_key(&folder.watch_key_file())) {
+        (Ok(Some(driving)), Ok(Some(watching))) if driving == key => watching,
+        _ => key,
     }
 }
 
@@ -281,9 +325,10 @@ mod tests {
     #[test]
     fn options_win_over_the_environment() {
         let environment = variables(&[("BROCA_URL", "http://b"), ("BAE_CLIENT_KEY", "k2")]);
-        let reach = Reach::find(&given(Some("http://a"), None), &environment).unwrap();
+        let reach =
+            Reach::find(&given(Some("http://a"), None), Purpose::Drive, &environment).unwrap();
         assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://a", "k2"));
-        let reach = Reach::find(&given(None, Some("k1")), &environment).unwrap();
+        let reach = Reach::find(&given(None, Some("k1")), Purpose::Drive, &environment).unwrap();
         assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://b", "k1"));
     }
 
@@ -292,15 +337,30 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let state = home.path().to_str().unwrap();
         let environment = variables(&[("XDG_STATE_HOME", state)]);
-        let fault = Reach::find(&given(None, None), &environment).unwrap_err();
+        let fault = Reach::find(&given(None, None), Purpose::Drive, &environment).unwrap_err();
         assert!(fault.line().contains("broca serve --dev"), "{}", fault.line());
 
         let folder = StateFolder::find(&environment).unwrap();
         folder.create().unwrap();
         folder.write(&folder.key_file(), "bae_kept").unwrap();
+        folder.write(&folder.watch_key_file(), "bae_watch").unwrap();
         folder.write(&folder.url_file(), "http://127.0.0.1:9").unwrap();
-        let reach = Reach::find(&given(None, None), &environment).unwrap();
+        let reach = Reach::find(&given(None, None), Purpose::Drive, &environment).unwrap();
         assert_eq!((reach.url.as_str(), reach.key.expose()), ("http://127.0.0.1:9", "bae_kept"));
+        let watching = Reach::find(&given(None, None), Purpose::Watch, &environment).unwrap();
+        assert_eq!(watching.key.expose(), "bae_watch");
+        for (pasted, used) in [("bae_kept", "bae_watch"), ("bae_other", "bae_other")] {
+            let pasted = [("XDG_STATE_HOME", state), ("BROCA_CLIENT_KEY", pasted)];
+            let watching =
+                Reach::find(&given(None, None), Purpose::Watch, variables(&pasted)).unwrap();
+            assert_eq!(watching.key.expose(), used);
+        }
+
+        folder.remove_if(&folder.url_file(), "http://127.0.0.1:8");
+        assert!(folder.url_file().exists());
+        folder.remove_if(&folder.url_file(), "http://127.0.0.1:9");
+        let reach = Reach::find(&given(None, None), Purpose::Drive, &environment).unwrap();
+        assert_eq!(reach.url, DEV_URL);
     }
 
     #[test]
@@ -315,10 +375,16 @@ mod tests {
             "http://127.0.0.1@example.org",
             "http://127.0.0.1.example.org:80",
         ] {
-            assert!(Reach::find(&given(Some(url), None), &environment).is_err(), "{url}");
+            assert!(
+                Reach::find(&given(Some(url), None), Purpose::Drive, &environment).is_err(),
+                "{url}"
+            );
         }
         for url in ["http://localhost:1", "http://[::1]:8080/x", "http://127.0.0.1"] {
-            assert!(Reach::find(&given(Some(url), None), &environment).is_ok(), "{url}");
+            assert!(
+                Reach::find(&given(Some(url), None), Purpose::Drive, &environment).is_ok(),
+                "{url}"
+            );
         }
     }
 
@@ -343,7 +409,7 @@ mod tests {
         let file = folder.path().join("key");
         let asked = || {
             let given = ReachArguments { url: None, key: None, key_file: Some(file.clone()) };
-            Reach::find(&given, |_| None).unwrap_err().line()
+            Reach::find(&given, Purpose::Drive, |_| None).unwrap_err().line()
         };
         assert!(asked().contains("there is no key file"));
         for text in ["", "  \n", "two words", "\u{fffd}"] {

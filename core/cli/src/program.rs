@@ -436,9 +436,9 @@ fn named(given: &str) -> Result<(String, String), Fault> {
     }
 }
 
-/// Any object; `input` is a hint for models that want to say something in words.
+/// Any object with one text: what the model wants to say in words.
 fn open_schema() -> Json {
-    const OPEN: &str = r#"{"type":"object","properties":{"input":{"type":"string","description":"What to run it on."}}}"#;
+    const OPEN: &str = r#"{"type":"object","properties":{"input":{"type":"string","description":"What to run it on."}},"required":["input"]}"#;
     Json::parse(OPEN).unwrap_or_else(|_| Json::empty_object())
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct View {
     notes: Box<dyn Write + Send>,
     /// What was shown of the message that is being said.
     shown: String,
+    /// Which message that is.
+    link: String,
     /// The last message that was shown whole.
     said: Option<String>,
     /// The output stands in the middle of a line.
@@ -56,7 +58,16 @@ impl View {
         json: bool,
         colour: bool,
     ) -> Self {
-        Self { json, colour, out, notes, shown: String::new(), said: None, mid_line: false }
+        Self {
+            json,
+            colour,
+            out,
+            notes,
+            shown: String::new(),
+            link: String::new(),
+            said: None,
+            mid_line: false,
+        }
     }
 
     /// A session is there.
@@ -122,6 +133,11 @@ impl View {
         }
         match delta.kind {
             DeltaKind::Text => {
+                if self.link != delta.link {
+                    // Between the rounds of tools of the service no message is logged.
+                    self.end_words()?;
+                    self.link.clone_from(&delta.link);
+                }
                 self.shown.push_str(&delta.text);
                 self.words(&delta.text)
             }
@@ -413,6 +429,16 @@ mod tests {
         let (mut view, out, _) = view(false);
         view.event(&said("Good morning\n")).unwrap();
         assert_eq!(out.text(), "Good morning\n");
+    }
+
+    #[test]
+    fn a_round_that_is_not_logged_ends_with_its_line() {
+        let (mut view, out, _) = view(false);
+        view.delta(&delta(DeltaKind::Text, "I ask the clock.")).unwrap();
+        let second = Delta { link: "n".to_owned(), ..delta(DeltaKind::Text, "It is noon.") };
+        view.delta(&second).unwrap();
+        view.event(&said("It is noon.")).unwrap();
+        assert_eq!(out.text(), "I ask the clock.\nIt is noon.\n");
     }
 
     #[test]

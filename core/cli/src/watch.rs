@@ -3,7 +3,7 @@
 use crate::arguments::WatchArguments;
 use crate::fault::{Fault, one_line, written};
 use crate::interrupt::Interrupts;
-use crate::place::Reach;
+use crate::place::{Purpose, Reach};
 use crate::summary::{clock_time, summary};
 use crate::view::write_object;
 use broca::Json;
@@ -20,7 +20,7 @@ const SUMMARY_CHARS: usize = 100;
 
 /// Runs the command.
 pub(crate) async fn run(arguments: WatchArguments) -> Result<(), Fault> {
-    let reach = Reach::find(&arguments.reach, |name| std::env::var(name).ok())?;
+    let reach = Reach::find(&arguments.reach, Purpose::Watch, |name| std::env::var(name).ok())?;
     let mut interrupts = Interrupts::listen()?;
     let client = Client::builder(reach.url, reach.key)
         .configure(|config| {

@@ -1,0 +1,110 @@
+//! The file that the session is about: what tools may say of it, and what is true.
+
+use crate::Trouble;
+use std::fs;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The largest file that the demo takes.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How much of the beginning is quoted.
+const QUOTED_LINES: usize = 6;
+const QUOTED_CHARS: usize = 360;
+
+/// The one file that the tools may read.
+pub(crate) struct Document {
+    path: String,
+    name: String,
+    text: String,
+}
+
+impl Document {
+    /// Reads it.
+    pub(crate) fn read(path: &Path) -> Result<Self, Trouble> {
+        let shown = path.display().to_string();
+        let another = "name another: make demo FILE=path";
+        let file = fs::File::open(path).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Trouble(format!("there is no file {shown}; {another}")),
+            _ => Trouble(format!("{shown} cannot be read: {e}; {another}")),
+        })?;
+        let about = file.metadata();
+        let about =
+            about.map_err(|e| Trouble(format!("{shown} cannot be read: {e}; {another}")))?;
+        if !about.is_file() {
+            return Err(Trouble(format!("{shown} is no file; {another}")));
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Trouble(format!("{shown} cannot be read: {e}; {another}")))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            let limit = MAX_BYTES / (1024 * 1024);
+            return Err(Trouble(format!("{shown} is larger than {limit} MiB; {another}")));
+        }
+        let text = String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'));
+        let text = text.ok_or_else(|| Trouble(format!("{shown} is no text file; {another}")))?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { path: shown, name, text })
+    }
+
+    /// Its name without folders.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a tool may read this path: the one that the person named.
+    pub(crate) fn permit(&self, path: &str) -> Result<(), String> {
+        if path == self.path {
+            return Ok(());
+        }
+        Err(format!("only {} may be read here", self.path))
+    }
+
+    /// Its words, separated by white space.
+    pub(crate) fn count_words(&self) -> usize {
+        self.text.split_whitespace().count()
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// How it begins: some lines with something in them, shortened.
+    pub(crate) fn beginning(&self) -> String {
+        let lines = self.text.lines().filter(|line| !line.trim().is_empty()).take(QUOTED_LINES);
+        let all = lines.map(str::trim_end).collect::<Vec<_>>().join("\n");
+        let mut quoted: String = all.chars().take(QUOTED_CHARS).collect();
+        if quoted.len() < all.len() {
+            quoted.push('…');
+        }
+        quoted
+    }
+
+    /// What the scripted model does with the questions of this demo. After the tools have answered it
+    /// goes by its built-in rules: it quotes them.
+    pub(crate) fn script(&self) -> String {
+        let call = |name: &str| serde_json::json!({"name": name, "input": {"path": self.path}});
+        let script = serde_json::json!({
+            "word_delay_ms": 20,
+            "rules": [
+                {
+                    "when": {"contains": "how many words", "after_tools": false},
+                    "then": {
+                        "text": "Let me look: read_file shows me how it begins, count_words counts.",
+                        "tool_calls": [call("read_file"), call("count_words")],
+                    },
+                },
+                {
+                    "when": {"contains": "How large", "after_tools": false},
+                    "then": {
+                        "text": "I can ask file_size about that.",
+                        "tool_calls": [call("file_size")],
+                    },
+                },
+            ],
+        });
+        script.to_string()
+    }
+}

@@ -1,0 +1,120 @@
+//! Client keys: `broca key create`, and those that `broca serve --dev` keeps.
+
+use crate::arguments::KeyCreateArguments;
+use crate::fault::{Fault, written};
+use crate::place::StateFolder;
+use crate::serve;
+use broca::{Json, Secret};
+use broca_server::Service;
+use broca_server::keys::{self, IdKind, KeyHash, NewKey, Role};
+use broca_server::service::{NewProfile, ServiceError};
+use broca_server::store::{NewClientKey, StoreError, WallTime};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+/// The profile of every key that is made here: all tools, the models of the command line.
+const PROFILE: &str = "main";
+
+/// What the profile calls the model that is asked first.
+pub(crate) const PRIMARY_MODEL: &str = "primary";
+
+/// A key that lies in a file.
+pub(crate) struct KeyKept {
+    /// Where.
+    pub(crate) file: PathBuf,
+    /// The key itself, if it was made just now.
+    pub(crate) made: Option<Secret>,
+}
+
+/// Runs `broca key create`.
+pub(crate) async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
+    let (config, _folder) = serve::database(arguments.dev, arguments.db)?;
+    let service = Service::open(config, BTreeMap::new(), Vec::new()).await?;
+    let profile = profile(&service, None).await?;
+    let made = service.create_client_key(&arguments.name, &profile).await?;
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let (id, key) = (Json::string(&made.id), Json::string(made.key.expose()));
+        let members = [("id", &id), ("key", &key)];
+        return written(crate::view::write_object(&mut out, "key", &members));
+    }
+    written(writeln!(out, "{}", made.key.expose()))
+}
+
+/// The id of the profile, which is made if there is none. Its fallbacks become those given.
+pub(crate) async fn profile(
+    service: &Service,
+    fallbacks: Option<&[String]>,
+) -> Result<String, Fault> {
+    if let Some(fallbacks) = fallbacks {
+        refresh_profile(service, fallbacks).await?;
+    }
+    if let Some(id) = service.profile_named(PROFILE).await? {
+        return Ok(id);
+    }
+    let mut profile = NewProfile::permissive(PROFILE, PRIMARY_MODEL);
+    profile.fallback_providers = fallbacks.unwrap_or_default().to_vec();
+    Ok(service.create_profile(profile).await?)
+}
+
+/// Lets the profile, if it is there, know how many fallbacks this start of the service has.
+pub(crate) async fn refresh_profile(service: &Service, fallbacks: &[String]) -> Result<(), Fault> {
+    let found = service.store().profile_named(PROFILE).await.map_err(stored)?;
+    let Some(mut profile) = found.filter(|profile| profile.fallback_providers != fallbacks) else {
+        return Ok(());
+    };
+    profile.fallback_providers = fallbacks.to_vec();
+    service.store().put_profile(profile, now()).await.map_err(stored)
+}
+
+/// The key of this file, known to the service from now on; made if there is no file yet.
+pub(crate) async fn keep(
+    service: &Service,
+    profile: &str,
+    name: &str,
+    folder: &StateFolder,
+    file: PathBuf,
+) -> Result<KeyKept, Fault> {
+    let kept = folder.kept_key(&file)?;
+    let made = match &kept {
+        Some(_) => None,
+        None => {
+            let key = NewKey::mint(Role::Client).map_err(ServiceError::from)?.plaintext;
+            folder.write(&file, key.expose())?;
+            Some(key)
+        }
+    };
+    if let Some(key) = kept.as_ref().or(made.as_ref()) {
+        let hash = KeyHash::of(key.expose());
+        let known = service.store().client_key(hash.clone(), now()).await.map_err(stored)?;
+        if known.is_none() {
+            let new = NewClientKey {
+                id: IdKind::Key.mint().map_err(ServiceError::from)?,
+                name: name.to_owned(),
+                display_prefix: keys::display_prefix(key.expose()),
+                hash,
+                profile_id: profile.to_owned(),
+            };
+            service.store().add_client_key(new, now()).await.map_err(stored)?;
+        }
+    }
+    Ok(KeyKept { file, made })
+}
+
+fn stored(error: StoreError) -> Fault {
+    ServiceError::from(error).into()
+}
+
+/// The service's errors say the cure themselves.
+impl From<ServiceError> for Fault {
+    fn from(error: ServiceError) -> Self {
+        Self::failed(error.to_string(), "")
+    }
+}
+
+fn now() -> WallTime {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    WallTime(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
