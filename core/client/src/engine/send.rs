@@ -1,22 +1,20 @@
 //! A turn: from the application's message to the model's last one, over as many requests as its tools need.
 
 mod cancel;
+mod heard;
 
 use super::answer::{Progress, Rpc};
 use super::command::{Answer, Trace};
 use super::effect::{CallId, LogLevel, OpId};
 use super::net::{ExchangeId, NetEvent};
-use super::ops::show;
 use super::session::Core;
 use super::step::{Outcome, Reply, Status, Step, StepQueue, ToolCall, warning};
 use broca_proto::session::content::{Block, Content, Message, Role, ToolUse};
-use broca_proto::session::event::{Event, EventType};
-use broca_proto::session::exchange::{Item, WarningClass};
-use broca_proto::session::ids::Cursor;
+use broca_proto::session::exchange::WarningClass;
 use broca_proto::session::method::{Cancel, Method, SendMessage, SendMessageResult};
-use broca_proto::session::payload::{ErrorReason, TokenUsage};
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
+use heard::Heard;
 use std::collections::BTreeMap;
 
 /// The text of the refusal of results that nobody waits for any more (session service §7).
@@ -39,15 +37,6 @@ pub(crate) struct Turn {
     heard: Heard,
     events: Vec<Json>,
     cancelled: bool,
-}
-
-/// What the events of a turn have said so far.
-struct Heard {
-    /// The id of the last event; its buffer is used again for every one.
-    cursor: String,
-    failure: Option<Error>,
-    usage: Option<TokenUsage>,
-    delta_limit: usize,
 }
 
 enum State {
@@ -102,7 +91,7 @@ impl Turn {
             first: message,
             left: None,
             registered_again: false,
-            heard: Heard { cursor: String::new(), failure: None, usage: None, delta_limit },
+            heard: Heard::new(delta_limit),
             events: Vec::new(),
             cancelled: false,
         };
@@ -546,70 +535,6 @@ impl Turn {
         core.forget_questions(self.op);
         steps.push(Step::Finished(outcome));
     }
-}
-
-impl Heard {
-    /// Hands an item to the application.
-    #[inline]
-    fn item(&mut self, item: Item, steps: &mut StepQueue) {
-        match item {
-            Item::Event(event) => {
-                look_at(&event, &mut self.failure, &mut self.usage);
-                self.cursor.clear();
-                self.cursor.push_str(event.id());
-                steps.push(Step::Event(event));
-            }
-            other => show(other, steps, self.delta_limit, || after(&self.cursor)),
-        }
-    }
-}
-
-/// What a turn's events say about its outcome: failures that come as ordinary results, and tokens.
-fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenUsage>) {
-    match event.type_name() {
-        name if name == EventType::SessionError.as_str() => {
-            let payload = event.payload();
-            let reason = payload.member("reason").and_then(|r| r.to_text()).unwrap_or_default();
-            *failure = match ErrorReason::parse(&reason) {
-                ErrorReason::AllProvidersFailed => Some(
-                    Error::new(
-                        ErrorKind::ProvidersFailed,
-                        "every model provider failed; see the provider.response events of the turn",
-                    )
-                    .with_details(payload),
-                ),
-                ErrorReason::ProviderConfig => Some(
-                    Error::new(
-                        ErrorKind::ProvidersFailed,
-                        "the profile's provider is not configured on the service",
-                    )
-                    .with_details(payload),
-                ),
-                ErrorReason::LoopLimit => Some(
-                    Error::new(
-                        ErrorKind::LoopLimit,
-                        "the turn reached the service's limit of model rounds; the session is over",
-                    )
-                    .with_details(payload),
-                ),
-                _ => return,
-            };
-        }
-        name if name == EventType::ProviderResponse.as_str() => {
-            let counted =
-                event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
-            if let Some(counted) = counted {
-                let total = usage.get_or_insert_default();
-                total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
-                total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn after(event_id: &str) -> Cursor {
-    if event_id.is_empty() { Cursor::start() } else { Cursor::after(event_id.into()) }
 }
 
 fn cancelled() -> Error {

@@ -1,0 +1,86 @@
+//! What the stream of a turn says on the way: steps for the application, failures, tokens.
+
+use crate::engine::ops::show;
+use crate::engine::step::{Step, StepQueue};
+use broca_proto::session::event::{Event, EventType};
+use broca_proto::session::exchange::Item;
+use broca_proto::session::ids::Cursor;
+use broca_proto::session::payload::{ErrorReason, TokenUsage};
+use broca_proto::{Error, ErrorKind};
+
+/// What the events of a turn have said so far.
+pub(super) struct Heard {
+    /// The id of the last event; its buffer is used again for every one.
+    cursor: String,
+    pub(super) failure: Option<Error>,
+    pub(super) usage: Option<TokenUsage>,
+    delta_limit: usize,
+}
+
+impl Heard {
+    pub(super) fn new(delta_limit: usize) -> Self {
+        Self { cursor: String::new(), failure: None, usage: None, delta_limit }
+    }
+
+    /// Hands an item to the application.
+    #[inline]
+    pub(super) fn item(&mut self, item: Item, steps: &mut StepQueue) {
+        match item {
+            Item::Event(event) => {
+                look_at(&event, &mut self.failure, &mut self.usage);
+                self.cursor.clear();
+                self.cursor.push_str(event.id());
+                steps.push(Step::Event(event));
+            }
+            other => show(other, steps, self.delta_limit, || after(&self.cursor)),
+        }
+    }
+}
+
+/// What a turn's events say about its outcome: failures that come as ordinary results, and tokens.
+fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenUsage>) {
+    match event.type_name() {
+        name if name == EventType::SessionError.as_str() => {
+            let payload = event.payload();
+            let reason = payload.member("reason").and_then(|r| r.to_text()).unwrap_or_default();
+            *failure = match ErrorReason::parse(&reason) {
+                ErrorReason::AllProvidersFailed => Some(
+                    Error::new(
+                        ErrorKind::ProvidersFailed,
+                        "every model provider failed; see the provider.response events of the turn",
+                    )
+                    .with_details(payload),
+                ),
+                ErrorReason::ProviderConfig => Some(
+                    Error::new(
+                        ErrorKind::ProvidersFailed,
+                        "the profile's provider is not configured on the service",
+                    )
+                    .with_details(payload),
+                ),
+                ErrorReason::LoopLimit => Some(
+                    Error::new(
+                        ErrorKind::LoopLimit,
+                        "the turn reached the service's limit of model rounds; the session is over",
+                    )
+                    .with_details(payload),
+                ),
+                _ => return,
+            };
+        }
+        name if name == EventType::ProviderResponse.as_str() => {
+            let counted =
+                event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
+            if let Some(counted) = counted {
+                let total = usage.get_or_insert_default();
+                total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
+                total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn after(event_id: &str) -> Cursor {
+    if event_id.is_empty() { Cursor::start() } else { Cursor::after(event_id.into()) }
+}
