@@ -191,7 +191,7 @@ pub struct ChatArguments {
     #[arg(long)]
     pub json: bool,
     /// What to say; - or nothing reads it from the input.
-    #[arg(value_name = "MESSAGE", trailing_var_arg = true)]
+    #[arg(value_name = "MESSAGE")]
     pub message: Vec<String>,
 }
 
@@ -264,9 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_be_several_words_and_hold_dashes_after_the_first() {
-        let parsed = Arguments::try_parse_from(["broca", "chat", "wc", "-l", "x"]).unwrap();
-        let Command::Chat(chat) = parsed.command else { panic!("not chat") };
-        assert_eq!(chat.message, ["wc", "-l", "x"]);
+    fn a_message_may_be_several_words_and_options_may_follow_it() {
+        let parsed = Arguments::try_parse_from(["broca", "chat", "two", "words", "--close"]);
+        let Command::Chat(chat) = parsed.unwrap().command else { panic!("not chat") };
+        assert_eq!((chat.message.join(" ").as_str(), chat.close), ("two words", true));
     }
 }

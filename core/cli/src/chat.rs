@@ -129,6 +129,7 @@ impl Chat {
                 }
             };
             let Some(message) = line.transpose()? else { return Ok(()) };
+            last_interrupt = None;
             if message.trim().is_empty() {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! What becomes of errors: one line with the cure, and an exit code.
 
-use broca::{Error, ErrorKind};
+use broca::{Error, ErrorKind, Json};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -118,14 +118,15 @@ impl Fault {
     /// The object for a program: `{"type":"error","kind","code","message","retry"}`.
     #[must_use]
     pub fn json(&self) -> String {
-        let object = serde_json::json!({
-            "type": "error",
-            "kind": self.kind.as_str(),
-            "code": self.kind.code(),
-            "message": one_line(&self.what, MAX_LINE_CHARS),
-            "retry": self.retry.as_str(),
-        });
-        object.to_string()
+        let (kind, message) = (self.kind.as_str(), one_line(&self.what, MAX_LINE_CHARS));
+        let object = Json::object([
+            ("type", &Json::string("error")),
+            ("kind", &Json::string(kind)),
+            ("code", &Json::integer(self.kind.code().into())),
+            ("message", &Json::string(&message)),
+            ("retry", &Json::string(self.retry.as_str())),
+        ]);
+        object.as_str().to_owned()
     }
 
     /// Tells it: one line on the error stream and, for a program, an object on the output too.

@@ -143,7 +143,7 @@ impl View {
             }
             DeltaKind::Reset if !self.shown.is_empty() => {
                 self.shown.clear();
-                self.note("the model begins again")
+                self.note("the model was cut off")
             }
             _ => Ok(()),
         }
@@ -452,14 +452,14 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_begins_again_is_told() {
+    fn an_attempt_that_is_cut_off_is_told() {
         let (mut view, out, notes) = view(false);
         view.delta(&delta(DeltaKind::Text, "Goo")).unwrap();
         view.delta(&delta(DeltaKind::Reset, "")).unwrap();
         view.delta(&delta(DeltaKind::Text, "Bad")).unwrap();
         view.event(&said("Bad")).unwrap();
         assert_eq!(out.text(), "Goo\nBad\n");
-        assert_eq!(notes.text(), "[the model begins again]\n");
+        assert_eq!(notes.text(), "[the model was cut off]\n");
     }
 
     #[test]

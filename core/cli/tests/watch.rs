@@ -1,0 +1,110 @@
+//! `broca watch`: every event once and in order, whatever happens to the service.
+#![cfg(unix)]
+
+mod command;
+
+use command::{Service, Talk, run};
+use serde_json::Value;
+
+/// The ids of all events of a session as its log has them, read by a watcher that comes late.
+fn ids(objects: &[Value]) -> Vec<String> {
+    let events = objects.iter().filter(|object| object["type"] == "event");
+    events.map(|object| object["event"]["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_watch_shows_what_happened_and_ends_with_the_session() {
+    let service = Service::start(&[]);
+    let session = service.session("hello");
+    let mut watch = Talk::begin(&mut service.broca(&["watch", &session, "--from-start"]));
+    let first = watch.line(|_| true);
+    assert!(first.contains("session.open"), "{first}");
+    watch.line(|line| line.contains("session.join"));
+    let closed = run(&mut service.broca(&["chat", "--session", &session, "--close", "bye"]));
+    assert_eq!(closed.code, Some(0), "{closed:?}");
+    let ended = watch.end();
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let last = ended.out.lines().last().unwrap();
+    assert!(last.contains("session.close") && last.contains("client_close"), "{last}");
+    assert!(ended.out.contains("\"hello\"") && ended.out.contains("\"bye\""), "{ended:?}");
+}
+
+#[test]
+fn a_watch_outlives_the_death_of_the_service_and_misses_nothing() {
+    let service = Service::start(&[]);
+    let addr = service.addr().to_owned();
+    let session = service.session("before");
+    let mut watch = Talk::begin(&mut service.broca(&["watch", &session, "--from-start", "--json"]));
+    watch.line(|line| line.contains("session.join"));
+    let state = service.kill();
+
+    let service = Service::start_in(state, &addr, &[]);
+    let mut chat = |message: &str, more: &[&str]| {
+        let all = [&["chat", "--session", &session][..], more, &[message]].concat();
+        let ended = run(&mut service.broca(&all));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    };
+    chat("after", &[]);
+    // Until the watcher is back, a second death is no second test.
+    watch.line(|line| line.contains("after"));
+    let late = {
+        let mut late =
+            Talk::begin(&mut service.broca(&["watch", &session, "--from-start", "--json"]));
+        late.line(|line| line.contains("after"));
+        chat("end", &["--close"]);
+        late.end()
+    };
+    let ended = watch.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("connection lost"), "{ended:?}");
+    let (seen, logged) = (ids(&ended.objects()), ids(&late.objects()));
+    assert_eq!(seen, logged);
+    let mut once = seen.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), seen.len());
+}
+
+#[test]
+fn a_watch_goes_on_after_an_event() {
+    let service = Service::start(&[]);
+    let session = service.session("hello");
+    let mut all = Talk::begin(&mut service.broca(&["watch", &session, "--from-start", "--json"]));
+    all.line(|line| line.contains("session.join"));
+    all.interrupt();
+    let all = all.end();
+    assert_eq!(all.code, Some(130));
+    let events = ids(&all.objects());
+    let last = events.last().unwrap();
+    assert!(all.error_line().ends_with(&format!("--after {last}")), "{all:?}");
+
+    let mut rest =
+        Talk::begin(&mut service.broca(&["watch", &session, "--after", &events[1], "--json"]));
+    assert_eq!(rest.object("event")["event"]["id"], events[2].as_str());
+}
+
+#[test]
+fn a_watcher_leaves_the_tools_of_the_driver_alone() {
+    let service = Service::start(&[]);
+    let mut chat = service.broca(&["chat", "-i", "--json", "--tool", "probe=cat"]);
+    let mut chat = Talk::begin(chat.stdin(std::process::Stdio::piped()));
+    let session = chat.object("session")["session_id"].as_str().unwrap().to_owned();
+    let key = std::fs::read_to_string(service.key_file()).unwrap();
+    // What a newcomer pastes holds the driver's key.
+    let mut watch = service.broca(&["watch", &session, "--from-start"]);
+    let mut watch = Talk::begin(watch.env("BROCA_CLIENT_KEY", key.trim()));
+    watch.line(|line| line.contains("session.join"));
+    chat.say("probe \"x\"");
+    assert_eq!(chat.object("tool_call")["name"], "probe");
+    chat.object("reply");
+}
+
+#[test]
+fn a_session_that_cannot_be_watched_is_told() {
+    let service = Service::start(&[]);
+    let ended = run(&mut service.broca(&["watch", "ses_00000000000000000000000000000000"]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.error_line().contains("not_found"), "{ended:?}");
+    let ended = run(&mut service.broca(&["watch", "x", "--url", "http://127.0.0.1:1"]));
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+}
