@@ -12,6 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Where log records go.
 pub(crate) type LogSink = Arc<dyn Fn(&LogRecord) + Send + Sync>;
 
+/// Gives the value of an environment variable.
+type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// Everything about a client before it is made. `C` is the client of a shell.
 ///
 /// ```
@@ -27,7 +30,7 @@ pub(crate) type LogSink = Arc<dyn Fn(&LogRecord) + Send + Sync>;
 pub struct ClientBuilder<C> {
     config: Config,
     trust: Trust,
-    environment: bool,
+    variables: Option<Variables>,
     log: Option<LogSink>,
     client: PhantomData<fn() -> C>,
 }
@@ -37,7 +40,7 @@ impl<C: From<Setup>> ClientBuilder<C> {
         Self {
             config: Config::new(base_url, client_key),
             trust: Trust::default(),
-            environment: true,
+            variables: Some(Arc::new(|name| std::env::var(name).ok())),
             log: None,
             client: PhantomData,
         }
@@ -60,7 +63,20 @@ impl<C: From<Setup>> ClientBuilder<C> {
     /// Whether the proxy variables of the environment count. Default: they do.
     #[must_use]
     pub fn proxy_from_environment(mut self, obeyed: bool) -> Self {
-        self.environment = obeyed;
+        if !obeyed {
+            self.variables = None;
+        }
+        self
+    }
+
+    /// Where proxy variables (`http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`) come from instead of
+    /// the environment: gives the value of a name.
+    #[must_use]
+    pub fn proxy_from(
+        mut self,
+        variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.variables = Some(Arc::new(variable));
         self
     }
 
@@ -78,9 +94,9 @@ impl<C: From<Setup>> ClientBuilder<C> {
     /// `invalid_argument` for a URL or a value that cannot be used, `tls` when an https URL is given and
     /// nothing is trusted.
     pub fn build(self) -> Result<C, Error> {
-        let Self { config, trust, environment, log, .. } = self;
+        let Self { config, trust, variables, log, .. } = self;
         let connector = Arc::new(Connector::new(trust));
-        let setup = Setup { config, connector, environment, log };
+        let setup = Setup { config, connector, variables, log };
         // What is wrong with the configuration shows here, not at the first session.
         setup.engine()?;
         if setup.config.base_url.trim_start().to_ascii_lowercase().starts_with("https") {
@@ -101,7 +117,7 @@ impl<C> fmt::Debug for ClientBuilder<C> {
 pub struct Setup {
     pub(crate) config: Config,
     pub(crate) connector: Arc<Connector>,
-    environment: bool,
+    variables: Option<Variables>,
     pub(crate) log: Option<LogSink>,
 }
 
@@ -116,7 +132,7 @@ impl Setup {
         let seed = getrandom::u64().map_err(|e| {
             Error::new(ErrorKind::Internal, format!("the system gives no randomness: {e}"))
         })?;
-        let variable = |name: &str| std::env::var(name).ok().filter(|_| self.environment);
+        let variable = |name: &str| self.variables.as_ref().and_then(|of| of(name));
         Engine::new(config.clone(), seed, wall_ms(), Environment::from_vars(variable))
     }
 }

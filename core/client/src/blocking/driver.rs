@@ -57,6 +57,8 @@ pub(super) struct State {
     room: ReadBuffer,
     scratch: Box<[u8]>,
     records: Vec<LogRecord>,
+    /// Calls to be told to stop, once the lock is free.
+    ended: Vec<CancelSignal>,
     discarded: Vec<Step>,
 }
 
@@ -124,6 +126,7 @@ impl Shared {
             room: ReadBuffer::new(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             records: Vec::new(),
+            ended: Vec::new(),
             discarded: Vec::new(),
         };
         Ok(Arc::new(Self {
@@ -247,7 +250,9 @@ impl Shared {
         let followed = news && state.followers > 0;
         let records = std::mem::take(&mut state.records);
         let names = std::mem::take(&mut state.to_resolve);
+        let ended = std::mem::take(&mut state.ended);
         drop(state);
+        ended.iter().for_each(CancelSignal::raise);
         if followed {
             self.change.notify_all();
         }
@@ -296,7 +301,8 @@ impl Answers for Arc<Shared> {
 impl State {
     /// Whether there is something to do outside the lock.
     fn has_chores(&self) -> bool {
-        self.news || self.nudge || !self.records.is_empty() || !self.to_resolve.is_empty()
+        let quiet = self.records.is_empty() && self.to_resolve.is_empty() && self.ended.is_empty();
+        self.news || self.nudge || !quiet
     }
 
     /// Somebody waits for this operation from now on.
@@ -558,7 +564,7 @@ impl State {
                 }
                 Step::Finished(_) => {
                     let left = self.waiting.remove(&op).and_then(|waiting| waiting.left);
-                    left.into_iter().flatten().for_each(|signal| signal.raise());
+                    self.ended.extend(left.into_iter().flatten());
                     self.news = true;
                 }
                 _ => {}

@@ -48,7 +48,8 @@
 //!    thread at once, and write to the sockets themselves. When they concern the leader, they end its wait.
 //!
 //! Tool handlers, `on_sending` and `on_approval` run on threads of a pool that belongs to the session: started when
-//! needed, at most as many as calls may run at once (`calls.concurrent`), ended with the session. Names are looked up
+//! needed, at most as many as calls may run at once (`calls.concurrent`), ended with the session. A handler that
+//! never returns keeps its thread, and with all threads kept no further call starts. Names are looked up
 //! on a thread that lives as long as the look-up, because the system's resolver cannot be interrupted.
 
 mod driver;

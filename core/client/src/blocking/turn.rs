@@ -30,8 +30,6 @@ struct Live {
     operation: Operation,
     tools: Arc<ToolSet>,
     hooks: Arc<Hooks>,
-    /// Nobody looks at the steps: approvals are for the handler, or denied.
-    unattended: bool,
 }
 
 /// What came of waiting for a step.
@@ -52,9 +50,7 @@ impl Turn {
         hooks: Arc<Hooks>,
     ) -> Self {
         Self(match begun {
-            Ok(operation) => {
-                State::Running(Box::new(Live { operation, tools, hooks, unattended: false }))
-            }
+            Ok(operation) => State::Running(Box::new(Live { operation, tools, hooks })),
             Err(error) => State::Refused(Some(error)),
         })
     }
@@ -76,16 +72,14 @@ impl Turn {
     /// # Errors
     /// What the turn failed with.
     pub fn reply(mut self) -> Result<Reply, Error> {
-        if let State::Running(live) = &mut self.0 {
-            live.unattended = true;
-        }
         let mut reply = None;
-        for step in &mut self {
+        while let Some(step) = Steps(&mut self).next() {
             match step? {
                 Step::Done(done) => reply = Some(*done),
                 Step::ToolCall(call) if !call.runs_itself() => {
                     call.fail(steps::NOBODY_TO_RUN)?;
                 }
+                Step::Approval(approval) => self.decide(approval),
                 _ => {}
             }
         }
@@ -107,6 +101,16 @@ impl Turn {
             }
         }
         Ok(())
+    }
+
+    /// Has the approval handler decide; without one, denies.
+    fn decide(&mut self, approval: Approval) {
+        let State::Running(live) = &mut self.0 else { return };
+        match &live.hooks.approval {
+            Some(hook) => live.operation.start_approval(hook, approval),
+            // Withdrawn in the meantime, perhaps: then the answer does not matter.
+            None => drop(approval.deny(NOBODY_TO_ASK)),
+        }
     }
 
     /// Cancels this turn from another thread.
@@ -160,10 +164,10 @@ impl fmt::Debug for Turn {
 
 impl Live {
     fn next(&mut self, until: Option<Instant>) -> Result<Next, Error> {
-        let Self { operation, tools, hooks, unattended } = self;
+        let Self { operation, tools, hooks } = self;
         loop {
             let seen = |operation: &mut Operation, step: &engine::Step| {
-                start(operation, step, tools, hooks, *unattended);
+                start(operation, step, tools, hooks);
             };
             let step = match operation.wait(until, seen)? {
                 Waited::Step(step) => step,
@@ -188,13 +192,7 @@ impl Live {
 }
 
 /// Starts what a step asks for, or tells it to stop.
-fn start(
-    operation: &mut Operation,
-    step: &engine::Step,
-    tools: &ToolSet,
-    hooks: &Hooks,
-    unattended: bool,
-) {
+fn start(operation: &mut Operation, step: &engine::Step, tools: &ToolSet, hooks: &Hooks) {
     match step {
         engine::Step::ToolCall(call) => operation.start_tool(tools, call),
         engine::Step::ToolCancel { call } => operation.stop(*call),
@@ -208,14 +206,6 @@ fn start(
         engine::Step::Received { round, message } => {
             if let Some(hook) = &hooks.received {
                 hook(&Received { round: *round, message: message.clone() });
-            }
-        }
-        engine::Step::Approval(call) if unattended => {
-            let approval = Approval::new(call.clone(), operation.answers());
-            match &hooks.approval {
-                Some(hook) => operation.start_approval(hook, approval),
-                // Withdrawn in the meantime, perhaps: then the answer does not matter.
-                None => drop(approval.deny(NOBODY_TO_ASK)),
             }
         }
         _ => {}

@@ -52,8 +52,12 @@ pub(super) struct State {
     task: Option<Waker>,
     /// The task has something to do.
     wake_task: bool,
+    /// When the task's sleep ends.
+    armed: Option<Time>,
+    // What must not happen while the lock is held: it could lead back here.
     wakes: Vec<Waker>,
     records: Vec<LogRecord>,
+    ended: Vec<Running>,
     scratch: Vec<Step>,
     /// Set when the last handle is gone: how long what is under way may still take.
     leave_by: Option<Time>,
@@ -111,8 +115,10 @@ impl Shared {
             busy: false,
             task: None,
             wake_task: false,
+            armed: None,
             wakes: Vec::new(),
             records: Vec::new(),
+            ended: Vec::new(),
             scratch: Vec::new(),
             leave_by: None,
             leave_ms: config
@@ -131,7 +137,6 @@ impl Shared {
         runtime.spawn(Driver {
             shared: Arc::clone(&shared),
             sleep: None,
-            armed: None,
             fired: None,
             room: ReadBuffer::new(),
         });
@@ -161,12 +166,14 @@ impl Shared {
         output
     }
 
-    /// Unlocks, then wakes and logs: neither may meet the lock.
+    /// Unlocks, then wakes, drops what has ended, and logs: none of it may meet the lock.
     fn release(&self, mut state: MutexGuard<'_, State>) {
         let wakes = std::mem::take(&mut state.wakes);
         let records = std::mem::take(&mut state.records);
+        let ended = std::mem::take(&mut state.ended);
         drop(state);
         wakes.into_iter().for_each(Waker::wake);
+        ended.into_iter().for_each(Running::drop_now);
         if let Some(log) = &self.log {
             records.iter().for_each(|record| log(record));
         }
@@ -206,18 +213,21 @@ impl State {
         let waiting = self.waiting.entry(op).or_default();
         match &mut waiting.waker {
             Some(known) if known.will_wake(waker) => {}
-            slot => *slot = Some(waker.clone()),
+            // The old one is woken for nothing: dropping it here could drop a task.
+            slot => self.wakes.extend(slot.replace(waker.clone())),
         }
     }
 
     /// The operation has finished, and its steps were taken.
     pub(super) fn forget(&mut self, op: OpId) {
-        self.waiting.remove(&op);
+        let waiting = self.waiting.remove(&op);
+        self.wakes.extend(waiting.and_then(|waiting| waiting.waker));
     }
 
     /// Nobody waits for the operation any more: it is cancelled, and what still runs for it is
     /// dropped when it ends.
     pub(super) fn leave(&mut self, op: OpId, running: Vec<Running>, now: Time) {
+        self.forget(op);
         self.waiting.insert(op, Waiting { left: Some(running), ..Waiting::default() });
         self.engine.cancel(op, now);
         self.discard(op, now);
@@ -266,8 +276,9 @@ impl State {
             },
             Effect::Timer { at } => {
                 self.timer = at;
-                // The task finds out by itself when a later timer replaces an earlier one.
-                self.wake_task |= at.is_some();
+                // Of a later timer the task finds out by itself when its sleep ends.
+                let earlier = |at| self.armed.is_none_or(|armed| at < armed);
+                self.wake_task |= at.is_some_and(earlier);
             }
             Effect::Resolve { .. } | Effect::Connect { .. } => {
                 self.to_begin.push(effect);
@@ -332,7 +343,7 @@ impl State {
                 }
                 Step::Finished(_) => {
                     let left = self.waiting.remove(&op).and_then(|waiting| waiting.left);
-                    left.into_iter().flatten().for_each(Running::drop_now);
+                    self.ended.extend(left.into_iter().flatten());
                 }
                 _ => {}
             }
@@ -486,8 +497,6 @@ impl State {
 struct Driver {
     shared: Arc<Shared>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// When the sleep ends.
-    armed: Option<Time>,
     /// When the engine was last told that time has passed.
     fired: Option<Time>,
     room: ReadBuffer,
@@ -510,24 +519,24 @@ impl Driver {
     }
 
     /// Arms the sleep; true when it has ended already.
-    fn poll_sleep(&mut self, state: &State, cx: &mut Context<'_>, now: Time) -> bool {
+    fn poll_sleep(&mut self, state: &mut State, cx: &mut Context<'_>, now: Time) -> bool {
         // One that was served just now and is still due comes again with the next millisecond.
         let timer = state.timer.map(|at| at.max(now.plus(1)));
         let earliest = timer.into_iter().chain(state.leave_by).min();
-        if let Some(at) = earliest.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+        if let Some(at) = earliest.filter(|at| state.armed.is_none_or(|armed| *at < armed)) {
             let until = self.shared.start + Duration::from_millis(at.as_millis());
             match &mut self.sleep {
                 Some(sleep) => sleep.as_mut().reset(until),
                 none => *none = Some(Box::pin(::tokio::time::sleep_until(until))),
             }
-            self.armed = Some(at);
+            state.armed = Some(at);
         }
-        let Some(sleep) = self.sleep.as_mut().filter(|_| self.armed.is_some()) else {
+        let Some(sleep) = self.sleep.as_mut().filter(|_| state.armed.is_some()) else {
             return false;
         };
         let ended = sleep.as_mut().poll(cx).is_ready();
         if ended {
-            self.armed = None;
+            state.armed = None;
         }
         ended
     }
@@ -545,7 +554,7 @@ impl Future for Driver {
             slot => *slot = Some(cx.waker().clone()),
         }
         let mut reads = Self::READS;
-        let over = loop {
+        let (over, again) = loop {
             let now = shared.now();
             state.wake_task = false;
             state.begin();
@@ -553,19 +562,22 @@ impl Future for Driver {
             let all_read = state.poll_links(cx, &mut this.room, &mut reads, now);
             let fired = this.fire(&mut state, now);
             if state.leave_by.is_some_and(|by| !state.busy || by <= now) {
-                break true;
+                break (true, false);
             }
-            let ended = this.poll_sleep(&state, cx, now);
+            let ended = this.poll_sleep(&mut state, cx, now);
             if !all_read {
-                cx.waker().wake_by_ref();
-                break false;
+                break (false, true);
             }
             if !fired && !ended && !state.wake_task {
-                break false;
+                break (false, false);
             }
         };
         state.wake_task = false;
         shared.release(state);
+        if again {
+            // Behind those that were just woken: they take the steps first.
+            cx.waker().wake_by_ref();
+        }
         if over { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -583,7 +595,7 @@ impl Drop for Driver {
         let waiting = std::mem::take(&mut state.waiting);
         for Waiting { waker, left, .. } in waiting.into_values() {
             state.wakes.extend(waker);
-            left.into_iter().flatten().for_each(Running::drop_now);
+            state.ended.extend(left.into_iter().flatten());
         }
         self.shared.release(state);
     }

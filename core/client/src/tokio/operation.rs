@@ -69,7 +69,7 @@ impl Operation {
     /// Skips to the outcome.
     pub(super) fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<Result<Outcome, Error>> {
         loop {
-            match ready!(self.poll(cx, |_, _| {})) {
+            match ready!(self.poll(cx, |_, _, _| {})) {
                 Some(Step::Finished(outcome)) => return Poll::Ready(outcome),
                 Some(_) => {}
                 None => return Poll::Ready(Err(over())),
@@ -82,7 +82,7 @@ impl Operation {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut seen: impl FnMut(&mut Vec<Running>, &Step),
+        mut seen: impl FnMut(&Arc<Shared>, &mut Vec<Running>, &Step),
     ) -> Poll<Option<Step>> {
         if self.steps.is_empty() {
             if self.finished {
@@ -97,7 +97,7 @@ impl Operation {
                 return Poll::Pending;
             }
             for step in &self.steps {
-                seen(&mut self.running, step);
+                seen(&self.attached.0, &mut self.running, step);
             }
         }
         if self.burst >= BURST {
@@ -170,7 +170,8 @@ impl fmt::Debug for Operation {
 }
 
 fn runtime_gone() -> Error {
-    let message = "the tokio runtime on which this session was opened has shut down; open or join it on a living one";
+    let message = "the session's task is gone: its tokio runtime has shut down, or was built without I/O and time \
+                   (enable_all); open or join the session on another one";
     Error::new(ErrorKind::Closed, message)
 }
 

@@ -44,7 +44,7 @@ impl Subscription {
             Ok(operation) => operation,
             Err(error) => return Poll::Ready(error.take().map(Err)),
         };
-        let Some(step) = ready!(operation.poll(cx, |_, _| {})) else { return Poll::Ready(None) };
+        let Some(step) = ready!(operation.poll(cx, |_, _, _| {})) else { return Poll::Ready(None) };
         let answers = || Arc::clone(operation.shared()) as Arc<dyn Answers>;
         Poll::Ready(match steps::present(step, |_| false, answers) {
             Presented::Step(step) => {

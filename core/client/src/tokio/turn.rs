@@ -1,5 +1,6 @@
 //! A turn: its steps as a stream, its tools run beside it.
 
+use super::driver::Shared;
 use super::operation::Operation;
 use super::running::{Hooks, Running, start_approval, start_sending, start_tool};
 use crate::engine::{self, OpId, Outcome, Reply};
@@ -13,8 +14,6 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-
-use super::driver::Shared;
 
 /// A turn under way: a stream of steps that ends after [`Step::Done`] or an error.
 ///
@@ -35,8 +34,6 @@ struct Live {
     operation: Operation,
     tools: Arc<ToolSet>,
     hooks: Arc<Hooks>,
-    /// Nobody looks at the steps: approvals are for the handler, or denied.
-    unattended: bool,
 }
 
 impl Turn {
@@ -46,9 +43,7 @@ impl Turn {
         hooks: Arc<Hooks>,
     ) -> Self {
         Self(match begun {
-            Ok(operation) => {
-                State::Running(Box::new(Live { operation, tools, hooks, unattended: false }))
-            }
+            Ok(operation) => State::Running(Box::new(Live { operation, tools, hooks })),
             Err(error) => State::Refused(Some(error)),
         })
     }
@@ -64,18 +59,14 @@ impl Turn {
     /// # Errors
     /// What the turn failed with.
     pub async fn reply(mut self) -> Result<Reply, Error> {
-        if let State::Running(live) = &mut self.0 {
-            live.unattended = true;
-        }
         let mut reply = None;
         while let Some(step) = self.next().await {
             match step? {
                 Step::Done(done) => reply = Some(*done),
                 Step::ToolCall(call) if !call.runs_itself() => {
-                    call.fail(
-                        "Nobody is there to run this tool: the program only waits for the reply.",
-                    )?;
+                    call.fail(steps::NOBODY_TO_RUN)?;
                 }
+                Step::Approval(approval) => self.decide(approval),
                 _ => {}
             }
         }
@@ -117,6 +108,19 @@ impl Turn {
         })
     }
 
+    /// Has the approval handler decide; without one, denies.
+    fn decide(&mut self, approval: Approval) {
+        let State::Running(live) = &mut self.0 else { return };
+        match &live.hooks.approval {
+            Some(hook) => {
+                let started = start_approval(live.operation.shared(), hook, approval);
+                live.operation.running.push(started);
+            }
+            // Withdrawn in the meantime, perhaps: then the answer does not matter.
+            None => drop(approval.deny(NOBODY_TO_ASK)),
+        }
+    }
+
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
         match &mut self.0 {
             State::Refused(error) => Poll::Ready(error.take().map(Err)),
@@ -144,11 +148,10 @@ impl fmt::Debug for Turn {
 
 impl Live {
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Step, Error>>> {
-        let Self { operation, tools, hooks, unattended } = self;
+        let Self { operation, tools, hooks } = self;
         loop {
-            let shared = Arc::clone(operation.shared());
-            let start = |running: &mut Vec<Running>, step: &engine::Step| {
-                start(running, step, &shared, tools, hooks, *unattended);
+            let start = |shared: &Arc<Shared>, running: &mut Vec<Running>, step: &engine::Step| {
+                start(shared, running, step, tools, hooks);
             };
             let Some(step) = ready!(operation.poll(cx, start)) else { return Poll::Ready(None) };
             if matches!(step, engine::Step::Sending { .. }) && hooks.sending.is_some() {
@@ -171,14 +174,12 @@ impl Live {
 
 /// Starts what a step asks for, or tells it to stop.
 fn start(
+    shared: &Arc<Shared>,
     running: &mut Vec<Running>,
     step: &engine::Step,
-    shared: &Arc<Shared>,
     tools: &ToolSet,
     hooks: &Hooks,
-    unattended: bool,
 ) {
-    let answers = || Arc::clone(shared) as Arc<dyn Answers>;
     match step {
         engine::Step::ToolCall(call) => running.extend(start_tool(shared, tools, call)),
         engine::Step::ToolCancel { call } => {
@@ -191,7 +192,7 @@ fn start(
         }
         engine::Step::Sending { call, round, message } => {
             if let Some(hook) = &hooks.sending {
-                let question = Question::new(*call, answers());
+                let question = Question::new(*call, Arc::clone(shared) as Arc<dyn Answers>);
                 let sending = Sending::new(*round, message.clone(), question);
                 running.push(start_sending(shared, *call, hook, sending));
             }
@@ -199,14 +200,6 @@ fn start(
         engine::Step::Received { round, message } => {
             if let Some(hook) = &hooks.received {
                 hook(&Received { round: *round, message: message.clone() });
-            }
-        }
-        engine::Step::Approval(call) if unattended => {
-            let approval = Approval::new(call.clone(), answers());
-            match &hooks.approval {
-                Some(hook) => running.push(start_approval(shared, hook, approval)),
-                // Withdrawn in the meantime, perhaps: then the answer does not matter.
-                None => drop(approval.deny(NOBODY_TO_ASK)),
             }
         }
         _ => {}

@@ -424,9 +424,11 @@ pub(crate) fn endless() -> (impl Fn(&Asked, &mut Answer<'_>), Receiver<&'static 
     (script, receiver)
 }
 
-/// A certificate for localhost that nobody has signed but itself, as PEM, and a server that shows it.
+/// A certificate for localhost and service.test that nobody has signed but itself, as PEM, and a server that shows it.
 pub(crate) fn self_signed() -> (String, Arc<rustls::ServerConfig>) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let made =
+        rcgen::generate_simple_self_signed(["localhost".to_owned(), "service.test".to_owned()])
+            .unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
