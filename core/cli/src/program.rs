@@ -442,7 +442,8 @@ fn open_schema() -> Json {
     Json::parse(OPEN).unwrap_or_else(|_| Json::empty_object())
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use super::*;
     use std::time::Instant;
@@ -538,9 +539,8 @@ mod tests {
 
     /// Whether the process is there and no zombie.
     fn is_running(pid: &str) -> bool {
-        let shown = std::process::Command::new("ps").args(["-o", "stat=", "-p", pid]).output();
-        let state = String::from_utf8(shown.unwrap().stdout).unwrap();
-        !state.trim().is_empty() && !state.trim().starts_with('Z')
+        let found = fs::read_to_string(format!("/proc/{pid}/stat"));
+        found.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
     #[tokio::test]

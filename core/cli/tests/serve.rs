@@ -1,5 +1,6 @@
 //! `broca serve` and `broca key`: what is told, kept and refused.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod command;
 

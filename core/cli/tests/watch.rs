@@ -1,5 +1,6 @@
 //! `broca watch`: every event once and in order, whatever happens to the service.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod command;
 
@@ -39,7 +40,7 @@ fn a_watch_outlives_the_death_of_the_service_and_misses_nothing() {
     let state = service.kill();
 
     let service = Service::start_in(state, &addr, &[]);
-    let mut chat = |message: &str, more: &[&str]| {
+    let chat = |message: &str, more: &[&str]| {
         let all = [&["chat", "--session", &session][..], more, &[message]].concat();
         let ended = run(&mut service.broca(&all));
         assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -49,6 +49,7 @@ fn run(file: &std::path::Path, screen: &Screen) -> Result<(), Trouble> {
     let begun = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| Trouble(format!("the runtime did not start: {e}")))?;
+    let mut ending = runtime.block_on(async { Ending::listen() })?;
     let service = ServiceProcess::start(&document.script())?;
     screen.say(Speaker::Service, &format!("listens on {}, as a process of its own", service.url));
     let played = runtime.block_on(async {
@@ -56,7 +57,7 @@ fn run(file: &std::path::Path, screen: &Screen) -> Result<(), Trouble> {
         tokio::select! {
             played = play => played,
             () = tokio::time::sleep(PATIENCE) => Err(Trouble("it took more than a minute; something hangs".into())),
-            _ = tokio::signal::ctrl_c() => Err(Trouble("interrupted".into())),
+            () = ending.comes() => Err(Trouble("interrupted".into())),
         }
     });
     let ended = service.stop();
@@ -66,6 +67,46 @@ fn run(file: &std::path::Path, screen: &Screen) -> Result<(), Trouble> {
     let seconds = begun.elapsed().as_secs_f32();
     screen.say(Speaker::Demo, &format!("done in {seconds:.1} s"));
     Ok(())
+}
+
+/// Signals that end the demo. Listened to from before there is anything to clean up.
+struct Ending {
+    #[cfg(unix)]
+    signals: [tokio::signal::unix::Signal; 3],
+}
+
+impl Ending {
+    #[cfg(unix)]
+    fn listen() -> Result<Self, Trouble> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let on =
+            |kind| signal(kind).map_err(|e| Trouble(format!("signals cannot be waited for: {e}")));
+        let signals =
+            [on(SignalKind::interrupt())?, on(SignalKind::terminate())?, on(SignalKind::hangup())?];
+        Ok(Self { signals })
+    }
+
+    #[cfg(unix)]
+    async fn comes(&mut self) {
+        let [interrupt, terminate, hang_up] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> Result<Self, Trouble> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn comes(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 async fn play(

@@ -1,5 +1,5 @@
 //! Runs the built command as a person or a program would: in a state folder of its own, with deadlines.
-#![allow(dead_code)] // each test program uses a part of it
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Nothing here takes that long; what does, hangs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The command with nothing of this machine's environment.
-pub fn broca(state: &Path) -> Command {
+pub(crate) fn broca(state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_broca"));
     command.env_clear();
     for name in ["PATH", "TMPDIR", "LLVM_PROFILE_FILE"] {
@@ -25,20 +25,20 @@ pub fn broca(state: &Path) -> Command {
 
 /// What a command left behind.
 #[derive(Debug)]
-pub struct Ended {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Ended {
     /// The lines of the output, each a JSON object.
-    pub fn objects(&self) -> Vec<Value> {
+    pub(crate) fn objects(&self) -> Vec<Value> {
         self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     /// The one line of an error, which is all there is on the error stream.
-    pub fn error_line(&self) -> &str {
+    pub(crate) fn error_line(&self) -> &str {
         let line = self.err.strip_suffix('\n').unwrap_or(&self.err);
         assert!(line.starts_with("broca: ") && !line.contains('\n'), "{self:?}");
         line
@@ -46,19 +46,19 @@ impl Ended {
 }
 
 /// Runs it to its end.
-pub fn run(command: &mut Command) -> Ended {
+pub(crate) fn run(command: &mut Command) -> Ended {
     Talk::begin(command).end()
 }
 
 /// Runs it with this input.
-pub fn run_with_input(command: &mut Command, input: &[u8]) -> Ended {
+pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Ended {
     let mut talk = Talk::begin(command.stdin(Stdio::piped()));
     talk.say_bytes(input);
     talk.end()
 }
 
 /// A command under way.
-pub struct Talk {
+pub(crate) struct Talk {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -67,7 +67,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    pub fn begin(command: &mut Command) -> Self {
+    pub(crate) fn begin(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -93,7 +93,7 @@ impl Talk {
     }
 
     /// The next line of the output for which `wanted` holds; those before it are passed over.
-    pub fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + DEADLINE;
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -113,13 +113,13 @@ impl Talk {
     }
 
     /// The next object of this type.
-    pub fn object(&mut self, kind: &str) -> Value {
+    pub(crate) fn object(&mut self, kind: &str) -> Value {
         let begins = format!("{{\"type\":\"{kind}\"");
         serde_json::from_str(&self.line(|line| line.starts_with(&begins))).unwrap()
     }
 
     /// Types a line.
-    pub fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         self.say_bytes(format!("{line}\n").as_bytes());
     }
 
@@ -127,21 +127,21 @@ impl Talk {
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    pub fn interrupt(&self) {
+    pub(crate) fn interrupt(&self) {
         self.signal(rustix::process::Signal::INT);
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    pub fn is_running(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
     /// Ends its input and waits for its end.
-    pub fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> Ended {
         self.stdin = None;
         let until = Instant::now() + DEADLINE;
         let status = loop {
@@ -169,18 +169,18 @@ impl Drop for Talk {
 }
 
 /// `broca serve --dev` in a state folder of its own.
-pub struct Service {
-    pub url: String,
-    pub state: tempfile::TempDir,
+pub(crate) struct Service {
+    pub(crate) url: String,
+    pub(crate) state: tempfile::TempDir,
     talk: Talk,
 }
 
 impl Service {
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::start_in(tempfile::tempdir().unwrap(), "127.0.0.1:0", arguments)
     }
 
-    pub fn start_in(state: tempfile::TempDir, addr: &str, arguments: &[&str]) -> Self {
+    pub(crate) fn start_in(state: tempfile::TempDir, addr: &str, arguments: &[&str]) -> Self {
         let mut command = broca(state.path());
         command.args(["serve", "--dev", "--json", "--addr", addr]).args(arguments);
         let mut talk = Talk::begin(&mut command);
@@ -189,7 +189,7 @@ impl Service {
     }
 
     /// With a model that follows this script.
-    pub fn scripted(script: &str) -> Self {
+    pub(crate) fn scripted(script: &str) -> Self {
         let state = tempfile::tempdir().unwrap();
         let file = state.path().join("script.json");
         std::fs::write(&file, script).unwrap();
@@ -197,44 +197,44 @@ impl Service {
         Self::start_in(state, "127.0.0.1:0", &["--model", &model])
     }
 
-    pub fn addr(&self) -> &str {
+    pub(crate) fn addr(&self) -> &str {
         self.url.strip_prefix("http://").unwrap()
     }
 
-    pub fn key_file(&self) -> PathBuf {
+    pub(crate) fn key_file(&self) -> PathBuf {
         self.state.path().join("broca").join("client-key")
     }
 
     /// The command as a client of this service.
-    pub fn broca(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn broca(&self, arguments: &[&str]) -> Command {
         let mut command = broca(self.state.path());
         command.args(arguments);
         command
     }
 
     /// Opens a session, says something in it and returns its id.
-    pub fn session(&self, message: &str) -> String {
+    pub(crate) fn session(&self, message: &str) -> String {
         let ended = run(&mut self.broca(&["chat", "--json", message]));
         assert_eq!(ended.code, Some(0), "{ended:?}");
         ended.objects()[0]["session_id"].as_str().unwrap().to_owned()
     }
 
     /// Kills it as a loss of power would, and gives back what it kept.
-    pub fn kill(mut self) -> tempfile::TempDir {
+    pub(crate) fn kill(mut self) -> tempfile::TempDir {
         self.talk.child.kill().unwrap();
         self.talk.child.wait().unwrap();
         self.state
     }
 
     /// Tells it to end.
-    pub fn stop(self) -> (Ended, tempfile::TempDir) {
+    pub(crate) fn stop(self) -> (Ended, tempfile::TempDir) {
         self.talk.signal(rustix::process::Signal::TERM);
         (self.talk.end(), self.state)
     }
 }
 
 /// Answers every connection with these bytes, until the end of the test.
-pub fn answering(answer: &'static [u8]) -> String {
+pub(crate) fn answering(answer: &'static [u8]) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
