@@ -58,6 +58,7 @@ struct Link {
     client: TcpStream,
     server: TcpStream,
     stalled: AtomicBool,
+    cut: AtomicBool,
     /// Directions that still carry bytes.
     alive: AtomicU64,
 }
@@ -196,6 +197,7 @@ impl Shared {
             client,
             server,
             stalled: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             alive: AtomicU64::new(2),
         });
         let mut open = lock(&self.open);
@@ -222,11 +224,8 @@ impl Shared {
         let mut buffer = vec![0; 64 * 1024];
         let mut left = fault.cut_after.filter(|_| to_client);
         let mut until_stall = fault.stall_after.filter(|_| to_client);
-        while !self.ended.load(Ordering::SeqCst) {
+        while !self.ended.load(Ordering::SeqCst) && !link.cut.load(Ordering::SeqCst) {
             if link.stalled.load(Ordering::SeqCst) {
-                if link.alive.load(Ordering::SeqCst) < 2 {
-                    break;
-                }
                 std::thread::sleep(LOOK);
                 continue;
             }
@@ -269,11 +268,12 @@ impl Shared {
 }
 
 impl Link {
-    /// Closes both sides; whether that changed anything.
+    /// Closes both sides; whether they were open.
     fn cut(&self) -> bool {
+        let open = !self.cut.swap(true, Ordering::SeqCst);
         let client = self.client.shutdown(Shutdown::Both);
         let server = self.server.shutdown(Shutdown::Both);
-        client.is_ok() || server.is_ok()
+        open && (client.is_ok() || server.is_ok())
     }
 }
 

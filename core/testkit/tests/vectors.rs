@@ -1,5 +1,7 @@
 //! The shipped cases pass, and no case passes once what it expects is changed.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use broca_testkit::vectors::{Report, Selection, play_text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -206,15 +208,34 @@ fn errors_of_the_service_limits_of_lines_and_broken_connections_have_their_class
     let expect = json!({"outcome": {"error_class": "line_too_long", "limit": 512}, "items": [{"event": "evt_1"}, {"gap": {"limit": 512}}]});
     must_pass(&stream(&[event.clone(), long], &json!({"max_line_bytes": 512}), expect));
     let expect = json!({"outcome": {"error_class": "stream_ended_early", "last_event_id": "evt_1", "request_may_have_run": true, "auto_resend": false}, "items": [{"event": "evt_1"}]});
-    must_pass(&stream(&[event.clone()], &json!({"end": "reset"}), expect));
+    must_pass(&stream(std::slice::from_ref(&event), &json!({"end": "reset"}), expect));
     let done = json!({"jsonrpc": "2.0", "id": 1, "result": {"message": {"content": "ok"}}});
     let expect = json!({"outcome": {"result_text": "ok"}, "items": [{"event": "evt_1"}]});
     for end in ["hold", "reset"] {
         must_pass(&stream(&[event.clone(), done.clone()], &json!({"end": end}), expect.clone()));
     }
-    let display = json!({"jsonrpc": "2.0", "method": "session.display", "params": {"type": "text_delta", "message_id": "m", "delta": "o"}});
-    let expect = json!({"items": [{"delta": "o"}], "outcome": {"result_text": "ok"}});
-    must_pass(&stream(&[display, done], &json!({}), expect));
+    let display =
+        |params: Value| json!({"jsonrpc": "2.0", "method": "session.display", "params": params});
+    let lines = [
+        display(json!({"type": "text_delta", "message_id": "m", "delta": "o"})),
+        display(json!({"type": "reasoning_delta", "message_id": "m", "delta": "k"})),
+        display(json!({"type": "display_gap", "dropped": 3})),
+        done,
+    ];
+    let items = json!([{"delta": "o"}, {"reasoning_delta": "k"}, {"display_gap": {"dropped": 3}}]);
+    let whole =
+        stream(&lines, &json!({}), json!({"items": items, "outcome": {"result_text": "ok"}}));
+    must_pass(&whole);
+    for (at, wrong) in [
+        ("/expect/items/1", json!({"text_delta": "k"})),
+        ("/expect/items/2/display_gap/dropped", json!(4)),
+    ] {
+        let mut broken = whole.clone();
+        *broken.pointer_mut(at).unwrap() = wrong;
+        assert!(!passes(&broken), "passes with {at} changed");
+    }
+    // Where a case does not speak of them, they are not compared.
+    must_pass(&stream(&lines, &json!({}), json!({"items": []})));
 }
 
 fn turn(feed: Value, expect: Value) -> Value {

@@ -11,7 +11,7 @@ use super::fields::{Fields, cut};
 use super::outcome::Ending;
 use super::service::{PATIENCE_MS, around, config, meta, prepare, result, silence};
 use crate::host::{Delivery, End, Framing, Host, Request, Service, response};
-use broca::engine::{Answer, Command, Outcome, Status, Step};
+use broca::engine::{Answer, Command, Delta, Outcome, Status, Step};
 use broca::proto::session::content::{Message, Role};
 use broca::proto::session::event::Event;
 use broca::proto::session::exchange::{BodyEnd, Exchange, Warning};
@@ -58,7 +58,7 @@ struct Observed {
 enum Seen {
     Event(Event),
     Notification { method: String, raw: Json },
-    Delta(String),
+    Delta(Delta),
     Gap(broca::engine::Lost),
 }
 
@@ -261,7 +261,7 @@ impl Observed {
             Step::Notification { method, raw } => {
                 self.seen.push(Seen::Notification { method, raw });
             }
-            Step::Delta(delta) => self.seen.push(Seen::Delta(delta.text)),
+            Step::Delta(delta) => self.seen.push(Seen::Delta(delta)),
             Step::Gap(gap) => self.seen.push(Seen::Gap(gap.lost)),
             Step::Warning(warning) => self.warnings.push(warning),
             Step::Status(Status::Reconnecting { why, .. }) => self.reconnects.push(why),
@@ -288,7 +288,7 @@ impl Observed {
         let seen = self.seen.iter().map(|seen| match seen {
             Seen::Event(event) => event.json().as_str().to_owned(),
             Seen::Notification { raw, .. } => raw.as_str().to_owned(),
-            Seen::Delta(text) => text.clone(),
+            Seen::Delta(delta) => format!("{delta:?}"),
             Seen::Gap(lost) => format!("{lost:?}"),
         });
         let warnings = self.warnings.iter().map(|w| w.class.as_str().to_owned());

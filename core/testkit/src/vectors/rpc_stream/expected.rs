@@ -6,10 +6,16 @@ use super::super::outcome;
 use super::super::service::{equals, value};
 use super::{Feed, Observed, Seen};
 use broca::Json;
-use broca::engine::Lost;
+use broca::engine::{DeltaKind, Lost};
 use broca::proto::session::event::Event;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashSet;
+
+/// The names of items that are pieces for the screen: of any kind, or of one.
+const DELTAS: [&str; 4] = ["delta", "text_delta", "reasoning_delta", "tool_input_delta"];
+
+/// The names of items that say that something was lost: anything, or pieces for the screen.
+const GAPS: [&str; 2] = ["gap", "display_gap"];
 
 /// Compares everything that the case names.
 pub(super) fn check(
@@ -145,8 +151,8 @@ fn check_items(
     faults: &mut Vec<String>,
 ) -> Result<(), String> {
     // Pieces for the screen and gaps are compared where a case speaks of them.
-    let names = |name: &str| expected.iter().any(|item| item.get(name).is_some());
-    let (deltas, gaps) = (names("delta"), names("gap"));
+    let names = |names: &[&str]| expected.iter().any(|item| has_one(item, names));
+    let (deltas, gaps) = (names(&DELTAS), names(&GAPS));
     let compared = |seen: &&Seen| match seen {
         Seen::Delta(_) => deltas,
         Seen::Gap(_) => gaps,
@@ -180,7 +186,7 @@ fn check_item(
         }
     };
     match seen {
-        Seen::Event(event) if !has_one(expected, &["unknown_notification", "gap", "delta"]) => {
+        Seen::Event(event) if has_one(expected, &["event", "unknown_event"]) => {
             check_event(what, &mut fields, event, faults)?;
             let params = feed.lines.iter().filter_map(|line| line.member("params"));
             keeps(params.into_iter().any(|params| params == event.json()), faults);
@@ -194,20 +200,33 @@ fn check_item(
             }
             keeps(feed.lines.contains(raw), faults);
         }
-        Seen::Delta(delta) if has_one(expected, &["delta"]) => {
-            same(faults, what, &fields.text("delta")?, delta);
+        Seen::Delta(delta) if has_one(expected, &DELTAS) => {
+            let kind = match delta.kind {
+                DeltaKind::Text => "text_delta",
+                DeltaKind::Reasoning => "reasoning_delta",
+                DeltaKind::ToolInput => "tool_input_delta",
+                _ => "display_reset",
+            };
+            for name in DELTAS {
+                let Some(text) = fields.maybe_text(name)? else { continue };
+                let came = if name == "delta" { name } else { kind };
+                same(faults, what, &(name, text.as_str()), &(came, delta.text.as_str()));
+            }
         }
-        Seen::Gap(lost) if has_one(expected, &["gap"]) => {
-            let expected = fields.need("gap")?;
+        Seen::Gap(lost) if has_one(expected, &GAPS) => {
             let came = match lost {
-                Lost::Line { bytes, limit } => serde_json::json!({"bytes": bytes, "limit": limit}),
-                Lost::Deltas(dropped) => serde_json::json!({"dropped": dropped}),
-                Lost::Cursor(cursor) => serde_json::json!({"cursor": cursor.to_string()}),
+                Lost::Line { bytes, limit } => json!({"bytes": bytes, "limit": limit}),
+                Lost::Deltas(dropped) => json!({"dropped": dropped}),
+                Lost::Cursor(cursor) => json!({"cursor": cursor.to_string()}),
                 _ => Value::Null,
             };
-            if *expected != Value::Bool(true) && !holds(&came, expected) {
-                let (expected, came) = (short(expected), short(&came));
-                faults.push(format!("{what}: expected a gap {expected}, came {came}"));
+            for name in GAPS {
+                let Some(expected) = fields.take(name) else { continue };
+                let kind = name == "gap" || matches!(lost, Lost::Deltas(_));
+                if !kind || (*expected != Value::Bool(true) && !holds(&came, expected)) {
+                    let (expected, came) = (short(expected), short(&came));
+                    faults.push(format!("{what}: expected a {name} {expected}, came {came}"));
+                }
             }
         }
         other => {
@@ -263,7 +282,7 @@ fn describe(seen: &Seen) -> String {
     match seen {
         Seen::Event(event) => format!("event {} ({})", event.id(), event.type_name()),
         Seen::Notification { method, .. } => format!("notification {method}"),
-        Seen::Delta(text) => format!("delta {text:?}"),
+        Seen::Delta(delta) => format!("{:?} delta {:?}", delta.kind, delta.text),
         Seen::Gap(lost) => format!("gap {lost:?}"),
     }
 }
