@@ -1,5 +1,7 @@
 //! Every tool call gets exactly one result, in call order, in time, whatever happens (guarantees 1-3 and 10).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::ErrorKind;

@@ -1,6 +1,8 @@
 //! Cancelling ends a turn once, whatever it was doing, and the next message can start at once
 //! (guarantee 5).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::engine::{Answer, CallId, CloseReason, Command, Step};

@@ -1,5 +1,7 @@
 //! Connections: finding the service, proxies, keep-alive, timeouts, bodies under way.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::engine::{CloseReason, Command, Config, Effect, Environment, Outcome, Step};

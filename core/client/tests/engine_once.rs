@@ -1,6 +1,8 @@
 //! A message is never sent again once bytes of it may have left, unless the service provably did
 //! nothing with it (guarantee 4).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::engine::{Answer, CloseReason, Step};

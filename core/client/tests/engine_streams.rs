@@ -1,5 +1,7 @@
 //! What a turn's stream shows, while it runs and however it is written (guarantees 6, 9 and 13).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::ErrorKind;

@@ -1,5 +1,7 @@
 //! A subscription delivers every event once and in order, over any number of connections (guarantee 8).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests and their own helpers")]
+
 mod engine_host;
 
 use broca::ErrorKind;

@@ -344,3 +344,39 @@ fn the_log_is_an_iterator_over_its_pages() {
     let ids: Vec<_> = history.map(|event| event.unwrap().id().to_owned()).collect();
     assert_eq!(ids, ["evt_1", "evt_2"]);
 }
+
+#[test]
+fn any_mix_of_finished_dropped_and_cancelled_turns_leaves_the_session_usable() {
+    for features in ["", "cancel"] {
+        let script = calling(&[("tu_1", "nap", "{}"), ("tu_2", "read_file", r#"{"path":"a"}"#)]);
+        let service = Service::with(features, None, "127.0.0.1:0", script);
+        let nap = Tool::blocking("nap", "", |_: NoArguments| {
+            std::thread::sleep(Duration::from_millis(2));
+            Ok::<_, String>("rested")
+        });
+        let session = open(&service, vec![nap, read_file()]);
+        let mixed = (0..4_usize).map(|who| {
+            let session = session.clone();
+            std::thread::spawn(move || {
+                for round in 0..30 {
+                    let mut turn = session.send("go");
+                    let taken = (who * 7 + round * 3) % 8;
+                    for _ in 0..taken {
+                        if matches!(turn.next(LONG), Ok(Next::Finished)) {
+                            break;
+                        }
+                    }
+                    match (who + round) % 3 {
+                        0 => drop(turn),
+                        1 => turn.cancel().unwrap(),
+                        _ => while matches!(turn.next(LONG), Ok(Next::Step(_))) {},
+                    }
+                }
+            })
+        });
+        for done in mixed.collect::<Vec<_>>() {
+            done.join().unwrap();
+        }
+        assert_eq!(session.ask("go").unwrap().text(), "done");
+    }
+}

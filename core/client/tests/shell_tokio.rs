@@ -604,3 +604,48 @@ fn without_a_runtime_opening_says_so() {
     let std::task::Poll::Ready(outcome) = opening.as_mut().poll(&mut cx) else { panic!("waits") };
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Usage);
 }
+
+#[test]
+fn any_mix_of_finished_dropped_and_cancelled_turns_leaves_the_session_usable() {
+    for features in ["", "cancel"] {
+        let script = calling(&[("tu_1", "nap", "{}"), ("tu_2", "read_file", r#"{"path":"a"}"#)]);
+        let service = Service::with(features, None, "127.0.0.1:0", script);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let nap = Tool::function("nap", "", |_: NoArguments| async {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Ok::<_, String>("rested")
+            });
+            let session = open(&service, vec![nap, read_file()]).await;
+            let mixed = (0..4_usize).map(|who| {
+                let session = session.clone();
+                tokio::spawn(async move {
+                    for round in 0..30 {
+                        let mut turn = session.send("go");
+                        let taken = (who * 7 + round * 3) % 8;
+                        for _ in 0..taken {
+                            if turn.next().await.is_none() {
+                                break;
+                            }
+                        }
+                        match (who + round) % 3 {
+                            0 => drop(turn),
+                            1 => turn.cancel().await.unwrap(),
+                            _ => while turn.next().await.is_some() {},
+                        }
+                    }
+                })
+            });
+            let all = futures_util::future::join_all(mixed);
+            for done in tokio::time::timeout(Duration::from_secs(60), all).await.unwrap() {
+                done.unwrap();
+            }
+            let last = tokio::time::timeout(Duration::from_secs(30), session.ask("go")).await;
+            assert_eq!(last.unwrap().unwrap().text(), "done");
+        });
+    }
+}

@@ -284,7 +284,7 @@ fn base64(bytes: &[u8]) -> String {
         let word = at(0) << 16 | at(1) << 8 | at(2);
         for i in 0..4 {
             let sextet = (word >> (18 - 6 * i)) & 63;
-            let padding = i > chunk.len() as u32;
+            let padding = i as usize > chunk.len();
             out.push(if padding { '=' } else { char::from(ALPHABET[sextet as usize]) });
         }
     }

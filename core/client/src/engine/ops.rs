@@ -30,7 +30,7 @@ pub(crate) struct Op {
 /// What an operation is doing.
 pub(crate) enum Work {
     Begin(Command),
-    Opening(Opening),
+    Opening(Box<Opening>),
     Turn(Box<Turn>),
     Watch(Box<Watch>),
     Asking(Asking),
@@ -59,7 +59,7 @@ pub(crate) struct Asking {
 
 enum Asked {
     Rest(Rest),
-    Rpc(Rpc),
+    Rpc(Box<Rpc>),
 }
 
 enum Question {
@@ -150,7 +150,7 @@ impl Op {
                         );
                         Work::Asking(Asking {
                             question: Question::UpdateTools(tools),
-                            call: Asked::Rpc(rpc),
+                            call: Asked::Rpc(Box::new(rpc)),
                         })
                     }
                     Err(e) => {
@@ -318,7 +318,7 @@ impl Op {
         now: Time,
     ) -> Work {
         let meta = core.rest(self.id, RestCall::new("GET", "/api/v1/meta"), &self.trace, now);
-        Work::Opening(Opening { join, tools, register, stage: Stage::Meta(meta) })
+        Work::Opening(Box::new(Opening { join, tools, register, stage: Stage::Meta(meta) }))
     }
 
     fn opening_network(

@@ -59,7 +59,7 @@ enum State {
     /// `session.cancel` is out.
     Cancelling {
         stream: Option<Rpc>,
-        cancel: Option<Rpc>,
+        cancel: Option<Box<Rpc>>,
         kept: Vec<Block>,
         /// The service says that the turn is over.
         confirmed: bool,
@@ -154,10 +154,8 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) -> Result<Accepted, Error> {
-        if let State::Hooked { call: asked, .. } = &self.state {
-            if *asked == call {
-                return self.hook_answered(answer, core, steps, trace, now);
-            }
+        if matches!(&self.state, State::Hooked { call: asked, .. } if *asked == call) {
+            return self.hook_answered(answer, core, steps, trace, now);
         }
         let Some(id) = self.questions.get(&call).cloned() else { return Ok(Accepted::TooLate) };
         let accepted = match answer {
@@ -196,11 +194,9 @@ impl Turn {
                     steps,
                 );
             }
-            State::Paused => {
-                if self.calls.poll_timeout().is_some_and(|at| at <= now) {
-                    self.calls.handle_timeout(now);
-                    self.calls_moved(core, steps, trace, now);
-                }
+            State::Paused if self.calls.poll_timeout().is_some_and(|at| at <= now) => {
+                self.calls.handle_timeout(now);
+                self.calls_moved(core, steps, trace, now);
             }
             State::Cancelling { until, .. } if *until <= now => {
                 core.log(
@@ -228,8 +224,9 @@ impl Turn {
                 core.net.abort(rpc.exchange, now);
             }
             State::Cancelling { stream, cancel, .. } => {
-                for rpc in stream.into_iter().chain(cancel) {
-                    core.net.abort(rpc.exchange, now);
+                let cancel = cancel.map(|rpc| rpc.exchange);
+                for exchange in stream.map(|rpc| rpc.exchange).into_iter().chain(cancel) {
+                    core.net.abort(exchange, now);
                 }
             }
             State::Hooked { .. } | State::Paused | State::Over => {}

@@ -7,6 +7,7 @@ use super::net::{ExchangeId, NetEvent};
 use super::ops::show;
 use super::session::Core;
 use super::step::{Gap, Lost, Outcome, Status, Step, StepQueue};
+use crate::http1;
 use broca_proto::session::exchange::{BodyEnd, Item};
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::method::{Method, Subscribe};
@@ -46,11 +47,10 @@ impl Watch {
         now: Time,
     ) {
         let Some(stream) = self.stream.as_mut().filter(|s| s.exchange == exchange) else { return };
-        if let (NetEvent::Head(head), false) = (&event, self.connected) {
-            if head.status() == 200 {
-                self.connected = true;
-                steps.push(Step::Status(Status::Connected));
-            }
+        let opens = |head: &http1::Response| head.status() == 200 && !self.connected;
+        if matches!(&event, NetEvent::Head(head) if opens(head)) {
+            self.connected = true;
+            steps.push(Step::Status(Status::Connected));
         }
         let broken = matches!(event, NetEvent::Failed(_) | NetEvent::End(BodyEnd::Broken));
         let subscription = &mut self.subscription;

@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-type Script = Box<dyn FnMut(&Request) -> Vec<Act>>;
+pub(crate) type Script = Box<dyn FnMut(&Request) -> Vec<Act>>;
 type Dialler = Box<dyn FnMut(SocketAddr) -> Dial>;
 type Application = Box<dyn FnMut(OpId, &Step) -> Option<(CallId, Answer)>>;
 

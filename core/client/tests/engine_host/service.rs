@@ -1,6 +1,6 @@
 //! Answers as a session service writes them, and a service that opens sessions.
 
-use super::{Act, CLIENT_KEY, Host, Request, SESSION_KEY, config};
+use super::{Act, CLIENT_KEY, Host, Request, SESSION_KEY, Script, config};
 use broca::engine::{Command, Config, Environment};
 use broca::proto::session::content::Message;
 use broca::proto::session::tool::Tool;
@@ -130,7 +130,7 @@ pub(crate) fn tool(name: &str) -> Tool {
 pub(crate) fn service(
     features: &[&str],
     mut rest: impl FnMut(&Request) -> Vec<Act> + 'static,
-) -> Box<dyn FnMut(&Request) -> Vec<Act>> {
+) -> Script {
     let meta =
         serde_json::json!({"version": "0.1.0", "api_versions": ["v1"], "features": features});
     let mut opened = false;

@@ -12,7 +12,7 @@ impl Net {
         let ended = matches!(
             error,
             Http1Error::ClosedBeforeResponse
-                | Http1Error::ClosedInHead { .. }
+                | Http1Error::ClosedInHead
                 | Http1Error::ClosedInBody { .. }
         );
         let gone = self.conns.get(&conn).and_then(|c| c.gone);

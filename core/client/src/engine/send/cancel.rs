@@ -76,7 +76,7 @@ impl Turn {
         let kept = request.results.clone();
         let cancel = core.rpc(self.op, &Method::Cancel, &request.to_json(), trace, now);
         let until = now.plus(core.config.cancel_timeout_ms);
-        let cancel = Some(cancel);
+        let cancel = Some(Box::new(cancel));
         self.state = State::Cancelling { stream, cancel, kept, confirmed: false, until };
     }
 
