@@ -21,7 +21,7 @@ type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 /// # #[cfg(feature = "tokio")] {
 /// use broca::tokio::Client;
 ///
-/// let client = Client::builder("http://127.0.0.1:8080", "bae_…")
+/// let client = Client::builder("http://127.0.0.1:8080", "bae_0123")
 ///     .configure(|config| config.connect_timeout_ms = 3_000)
 ///     .build()?;
 /// # }

@@ -32,7 +32,7 @@ pub enum Step {
     ToolCall(ToolCall),
     /// A call's answer no longer counts; what runs it should stop.
     ToolCancel {
-        /// The call, as in [`ToolCall::call`].
+        /// The call, as in [`engine::ToolCall::call`].
         call: CallId,
     },
     /// Somebody has to allow this call first.

@@ -367,7 +367,11 @@ fn any_mix_of_finished_dropped_and_cancelled_turns_leaves_the_session_usable() {
                         }
                     }
                     match (who + round) % 3 {
-                        0 => drop(turn),
+                        0 => {
+                            let started = Instant::now();
+                            drop(turn);
+                            assert!(started.elapsed() < Duration::from_secs(6), "the drop waited");
+                        }
                         1 => turn.cancel().unwrap(),
                         _ => while matches!(turn.next(LONG), Ok(Next::Step(_))) {},
                     }

@@ -31,6 +31,8 @@ pub(super) struct Operation {
     shared: Arc<Shared>,
     op: OpId,
     steps: VecDeque<Step>,
+    /// The last step was taken from the engine; it may still be among `steps`.
+    ended: bool,
     finished: bool,
     /// How long dropping it may take.
     leave: Duration,
@@ -62,6 +64,7 @@ impl Operation {
             shared: Arc::clone(shared),
             op,
             steps: VecDeque::new(),
+            ended: false,
             finished: false,
             leave,
             running: Vec::new(),
@@ -106,14 +109,12 @@ impl Operation {
             for step in &batch {
                 seen(self, step);
             }
+            self.ended = matches!(batch.last(), Some(Step::Finished(_)));
             self.steps = batch.into();
         }
         let Some(step) = self.steps.pop_front() else { return Ok(Waited::TimedOut) };
         if let Step::Finished(_) = step {
-            self.finished = true;
-            self.shared.with(|state, _| state.forget(self.op));
-            // Whoever still runs was told to stop long ago, or its time was over.
-            self.running.drain(..).for_each(|(_, signal)| signal.raise());
+            self.finish();
         }
         Ok(Waited::Step(step))
     }
@@ -175,6 +176,13 @@ impl Operation {
         });
     }
 
+    fn finish(&mut self) {
+        self.finished = true;
+        self.shared.with(|state, _| state.forget(self.op));
+        // Whoever still runs was told to stop long ago, or its time was over.
+        self.running.drain(..).for_each(|(_, signal)| signal.raise());
+    }
+
     /// Tells what runs for this call to stop.
     pub(super) fn stop(&self, call: CallId) {
         let signals = self.running.iter().filter(|(other, _)| *other == call);
@@ -199,6 +207,9 @@ impl Operation {
 impl Drop for Operation {
     /// Cancels the operation and waits until it is quiet, at most for the time that leaving may take.
     fn drop(&mut self) {
+        if self.ended && !self.finished {
+            self.finish();
+        }
         if self.finished {
             return;
         }

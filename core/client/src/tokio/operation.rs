@@ -29,6 +29,8 @@ pub(super) struct Operation {
     op: OpId,
     steps: VecDeque<Step>,
     burst: u32,
+    /// The last step was taken from the engine; it may still be among `steps`.
+    ended: bool,
     finished: bool,
     /// What runs for it.
     pub(super) running: Vec<Running>,
@@ -55,6 +57,7 @@ impl Operation {
             op,
             steps: VecDeque::new(),
             burst: 0,
+            ended: false,
             finished: false,
             running: Vec::new(),
         })
@@ -136,6 +139,7 @@ impl Operation {
             }
             state.is_over()
         });
+        self.ended = matches!(batch.last(), Some(Step::Finished(_)));
         self.steps = batch.into();
         if over && self.steps.is_empty() { Err(runtime_gone()) } else { Ok(()) }
     }
@@ -150,6 +154,9 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
+        if self.ended && !self.finished {
+            self.finish();
+        }
         if self.finished {
             return;
         }
