@@ -70,6 +70,7 @@ pub(super) fn run(
     let op = send(&mut host, "begin")?;
     // The pause begins when the answer is read, and no virtual time passes until then.
     let begin = host.now();
+    // Calls that cannot be run at all are refused on both sides; the engine's word is what counts.
     let _ = twin.pause(&feed.assistant, begin);
     let mut app = Application {
         feed,
@@ -170,6 +171,7 @@ impl Application<'_> {
                     Answer::Deny(reason) => Verdict::Deny(reason.clone()),
                     _ => Verdict::Allow,
                 };
+                // The engine judges whether the answer fits; the twin only follows.
                 let _ = self.twin.decide(&id, verdict, now);
                 host.answer(call, answer).map_err(|e| format!("the approval of {id}: {e}"))?;
             }
