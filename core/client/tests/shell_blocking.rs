@@ -9,7 +9,7 @@ use broca::proto::session::ids::Cursor;
 use broca::steps::{Decision, Step};
 use broca::tools::{NoArguments, Tool};
 use broca::{Error, ErrorKind, Json};
-use scripted_service::{Service, calling, endless, results};
+use scripted_service::{Service, calling, endless, results, three_at_a_time};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier, Mutex};
@@ -382,5 +382,58 @@ fn any_mix_of_finished_dropped_and_cancelled_turns_leaves_the_session_usable() {
             done.join().unwrap();
         }
         assert_eq!(session.ask("go").unwrap().text(), "done");
+    }
+}
+
+#[test]
+fn a_subscription_goes_on_after_the_service_restarts() {
+    let service = Service::start(three_at_a_time);
+    let at = service.addr().to_string();
+    let session = open(&service, vec![]);
+    let mut watched = session.subscribe_from(Cursor::start());
+    let mut ids = Vec::new();
+    let mut read = |ids: &mut Vec<String>, count| {
+        while ids.len() < count {
+            match watched.next(LONG).unwrap() {
+                Next::Step(Step::Event(event)) => ids.push(event.id().to_owned()),
+                Next::Step(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    read(&mut ids, 3);
+    drop(service);
+    let again = std::thread::spawn(move || Service::with("", None, &at, three_at_a_time));
+    read(&mut ids, 6);
+    assert_eq!(ids, ["evt_1", "evt_2", "evt_3", "evt_4", "evt_5", "evt_6"]);
+    assert_eq!(watched.cursor().unwrap().to_string(), "evt_6");
+    drop(watched);
+    drop(again.join().unwrap());
+}
+
+#[test]
+fn who_waits_in_vain_does_not_spin() {
+    let service = Service::start(three_at_a_time);
+    let session = open(&service, vec![]);
+    let mut watched = session.subscribe_from(Cursor::start());
+    let mut steps = 0;
+    while !matches!(watched.next(Some(Duration::from_millis(200))).unwrap(), Next::TimedOut) {
+        steps += 1;
+    }
+    assert!(steps >= 3);
+    #[cfg(target_os = "linux")]
+    {
+        let switches = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line = status.lines().find(|l| l.starts_with("voluntary_ctxt")).unwrap();
+            line.split_whitespace().last().unwrap().parse::<u64>().unwrap()
+        };
+        let before = switches();
+        let outcome = watched.next(Some(Duration::from_millis(1_500))).unwrap();
+        assert!(matches!(outcome, Next::TimedOut), "{outcome:?}");
+        // One for the leader's look-up each second, one for the end, and some for the lines that only
+        // keep the stream alive: one each 10 ms.
+        let taken = switches() - before;
+        assert!(taken < 400, "{taken} waits in 1.5 s");
     }
 }

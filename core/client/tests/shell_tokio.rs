@@ -11,7 +11,7 @@ use broca::tokio::{Client, Session, Turn};
 use broca::tools::{NoArguments, Tool};
 use broca::{Error, ErrorKind, Json};
 use futures_util::StreamExt;
-use scripted_service::{Answer, Asked, Service, calling, endless, results};
+use scripted_service::{Service, calling, endless, results, three_at_a_time};
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -418,24 +418,7 @@ fn a_line_over_the_limit_is_a_gap_and_the_turn_goes_on() {
 
 #[test]
 fn a_subscription_goes_on_after_the_service_restarts() {
-    let script = |asked: &Asked, answer: &mut Answer<'_>| {
-        if asked.is("session.subscribe") {
-            let since = asked.params.as_ref().unwrap().member("since_event_id");
-            let since = since.and_then(|v| v.to_text()).unwrap_or_default();
-            let first = since.strip_prefix("evt_").map_or(1, |n| n.parse::<u32>().unwrap() + 1);
-            for n in first..first + 3 {
-                answer.event_of(&format!("evt_{n}"), "session.join", "{}");
-            }
-            for _ in 0..500 {
-                if !answer.peer_is_there() {
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            answer.cut();
-        }
-    };
-    let service = Service::start(script);
+    let service = Service::start(three_at_a_time);
     let at = service.addr().to_string();
     run(async {
         let session = open(&service, vec![]).await;
@@ -448,7 +431,8 @@ fn a_subscription_goes_on_after_the_service_restarts() {
         }
         assert_eq!(watched.cursor().unwrap().to_string(), "evt_3");
         drop(service);
-        let again = tokio::task::spawn_blocking(move || Service::with("", None, &at, script));
+        let again =
+            tokio::task::spawn_blocking(move || Service::with("", None, &at, three_at_a_time));
         while ids.len() < 6 {
             if let Step::Event(event) = watched.next().await.unwrap().unwrap() {
                 ids.push(event.id().to_owned());

@@ -424,6 +424,25 @@ pub(crate) fn endless() -> (impl Fn(&Asked, &mut Answer<'_>), Receiver<&'static 
     (script, receiver)
 }
 
+/// A script that gives every subscriber the three events after its cursor and then stays silent.
+pub(crate) fn three_at_a_time(asked: &Asked, answer: &mut Answer<'_>) {
+    if asked.is("session.subscribe") {
+        let since = asked.params.as_ref().unwrap().member("since_event_id");
+        let since = since.and_then(|v| v.to_text()).unwrap_or_default();
+        let first = since.strip_prefix("evt_").map_or(1, |n| n.parse::<u32>().unwrap() + 1);
+        for n in first..first + 3 {
+            answer.event_of(&format!("evt_{n}"), "session.join", "{}");
+        }
+        for _ in 0..500 {
+            if !answer.peer_is_there() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        answer.cut();
+    }
+}
+
 /// A certificate for localhost and service.test that nobody has signed but itself, as PEM, and a server that shows it.
 pub(crate) fn self_signed() -> (String, Arc<rustls::ServerConfig>) {
     let made =
