@@ -155,15 +155,15 @@ async fn a_model_that_panics_ends_its_turn_and_nothing_else() {
 
 #[tokio::test]
 async fn a_client_that_never_reads_its_answer_loses_its_connection_and_nothing_else() {
-    let world = World::with(|c| c.write_timeout = Duration::from_millis(200)).await;
+    let world = World::with(|c| c.write_timeout = Duration::from_millis(1500)).await;
     let driver = world.driver(&[]).await;
-    let long = "x".repeat(1 << 20);
-    for _ in 0..6 {
+    let long = "x".repeat(2 << 20);
+    for _ in 0..3 {
         driver.ask(json!([{"type":"note","text":long.clone()}])).await;
     }
     // Replays far more than the sockets between take.
     let mut stuck = driver.subscribe(Some("")).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let cut = tokio::spawn(async move { while stuck.stream.piece().await.is_some() {} });
     assert!(soon("the cut", cut).await.is_err(), "the stream came to an orderly end");
     assert!(driver.ask("x").await["result"].is_object());

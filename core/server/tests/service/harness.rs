@@ -270,10 +270,11 @@ impl World {
         world
     }
 
-    /// The service goes down; the task that served ends.
-    pub async fn stop(self) {
+    /// The service goes down; what is left of it when the task that served has ended.
+    pub async fn stop(self) -> Arc<Service> {
         self.service.shutdown();
         soon("the shutdown", self.serving).await.unwrap();
+        self.service
     }
 
     /// A new client key: its id and plaintext.

@@ -95,7 +95,9 @@ async fn a_shutdown_waits_for_a_turn_whose_caller_has_gone() {
         tokio::time::sleep(SILENCE).await;
         let _ = release.send(());
     });
-    let world = world.restart().await;
-    let kinds = driver.at(&world).log_types().await;
-    assert_eq!(kinds.last().unwrap(), "server.message.send");
+    let service = world.stop().await;
+    let limit = broca_server::store::PageLimit::events(50);
+    let start = broca_server::store::Seq::START;
+    let page = service.store().page(&driver.session, start, limit).await.unwrap();
+    assert_eq!(page.events.last().unwrap().event_type, "server.message.send");
 }

@@ -101,3 +101,30 @@ async fn cancels_at_any_moment_leave_a_session_that_works_and_a_valid_history() 
     };
     assert_eq!(ids("tool.call", "id").len(), ids("tool.result", "tool_use_id").len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn events_of_many_callers_are_shown_in_the_order_of_the_log() {
+    let world = World::new().await;
+    let driver = world.driver(&[]).await;
+    let mut live = driver.subscribe(None).await;
+    let callers: Vec<_> = (0..16)
+        .map(|_| {
+            let driver = driver.clone();
+            tokio::spawn(async move {
+                for _ in 0..15 {
+                    let report = serde_json::json!({"state": "running", "unsandboxed": true});
+                    let answer = driver.call("session.reportLocalSandbox", report).await;
+                    assert_eq!(answer["result"]["reported"], true);
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        soon("the reports", caller).await.unwrap();
+    }
+    driver.close().await;
+    let log = driver.log().await;
+    let ids: Vec<String> = log.iter().map(|e| e["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), 2 + 16 * 15 + 1);
+    assert_eq!(seen(&live.rest().await), ids[2..]);
+}
