@@ -24,5 +24,12 @@ pub mod tools;
 #[cfg(feature = "shell")]
 mod wire;
 
+#[cfg(feature = "shell")]
+pub use steps::Step;
+#[cfg(feature = "tokio")]
+pub use tokio::{Client, Session, Subscription, Turn};
+#[cfg(feature = "shell")]
+pub use tools::Tool;
+
 pub use broca_proto as proto;
 pub use broca_proto::{Error, ErrorKind, Json, Retry, Secret, Time};
