@@ -11,7 +11,7 @@ use broca::tokio::{Client, Session, Turn};
 use broca::tools::{NoArguments, Tool};
 use broca::{Error, ErrorKind, Json};
 use futures_util::StreamExt;
-use scripted_service::{Service, calling, endless, results, three_at_a_time};
+use scripted_service::{Service, busy_ms, calling, endless, results, three_at_a_time};
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -632,4 +632,20 @@ fn any_mix_of_finished_dropped_and_cancelled_turns_leaves_the_session_usable() {
             assert_eq!(last.unwrap().unwrap().text(), "done");
         });
     }
+}
+
+#[test]
+fn who_waits_in_vain_does_not_spin() {
+    let service = Service::start(three_at_a_time);
+    run(async {
+        let session = open(&service, vec![]).await;
+        let mut watched = session.subscribe_from(Cursor::start());
+        let limit = Duration::from_millis(200);
+        while tokio::time::timeout(limit, watched.next()).await.is_ok() {}
+        let before = busy_ms();
+        let limit = Duration::from_millis(1_500);
+        assert!(tokio::time::timeout(limit, watched.next()).await.is_err());
+        let busy = busy_ms() - before;
+        assert!(busy < 700, "{busy} ms of work in 1.5 s of waiting");
+    });
 }
