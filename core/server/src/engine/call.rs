@@ -1,8 +1,8 @@
 //! Answers `/rpc`: one method each (session service §5).
 
 use super::record::{Context, Write};
+use super::send::{self, Call, Feed};
 use super::session::Session;
-use super::turn::{self, Call, Feed};
 use super::{Engine, Replay, cancel, detached};
 use crate::store::{self, StoreError};
 use broca_proto::Json;
@@ -47,12 +47,12 @@ impl Engine {
         let session = self.session(id);
         let answer = match self.admitted(&session, &who, features, &request).await {
             Err(failure) => Err(failure),
-            Ok((Method::SendMessage, _)) if self.is_stopping() => Err(turn::stopping()),
+            Ok((Method::SendMessage, _)) if self.is_stopping() => Err(send::stopping()),
             Ok((Method::SendMessage, _)) => match method::SendMessage::read(&request.params) {
                 Err(failure) => Err(failure),
                 Ok(send) => {
                     let call = Call { who, features, id: request.id };
-                    let (feed, presence) = turn::begin(self, session, call, send.message);
+                    let (feed, presence) = send::begin(self, session, call, send.message);
                     return Reply::Call { feed, presence };
                 }
             },

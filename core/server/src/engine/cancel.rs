@@ -22,8 +22,9 @@ pub(super) async fn cancel(
     who: &KeyId,
     cancel: Cancel,
 ) -> Result<Json, RpcFailure> {
+    let mut was_running = false;
     let was = loop {
-        match session.find_cancelled(who, cancel.request_id.as_ref()) {
+        match session.find_cancelled(who, cancel.request_id.as_ref(), was_running) {
             Found::Idle => break CancelledState::Idle,
             Found::Queued => break CancelledState::Queued,
             Found::Running(over, cancelled) => {
@@ -31,10 +32,8 @@ pub(super) async fn cancel(
                 if cancelled.load(Ordering::SeqCst) {
                     break CancelledState::Running;
                 }
-                if cancel.request_id.is_some() {
-                    break CancelledState::Idle;
-                }
                 // It came to its end or its pause before the word reached it: look again.
+                was_running = true;
             }
             Found::Paused(ticket, deadline) => {
                 settle_paused(engine, session, who, ticket, deadline, cancel.results).await?;

@@ -1,14 +1,16 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
-//! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`turn`]
-//! runs turns, [`cancel`] ends them, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
+//! waits at the gate, [`turn`] runs turns, [`cancel`] ends them, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
 mod cancel;
+mod deltas;
 mod lobby;
 mod record;
 mod replay;
+mod send;
 mod session;
 mod turn;
 
@@ -22,13 +24,14 @@ use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
 use broca_proto::session::problem::Problem;
 pub(crate) use call::Reply;
 pub(crate) use replay::{Replay, ReplayStep};
+pub(crate) use send::Feed;
 use session::Session;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
-pub(crate) use turn::Feed;
+use tracing::Instrument;
 
 /// The models of a service by the names that profiles use.
 pub type Models = BTreeMap<String, Arc<dyn Model>>;
@@ -186,7 +189,7 @@ fn now_ms() -> u64 {
 
 /// Runs work that must not stop half-way when its caller goes away.
 async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
-    match tokio::spawn(work).await {
+    match tokio::spawn(work.in_current_span()).await {
         Ok(done) => Some(done),
         Err(error) => {
             tracing::error!(panicked = error.is_panic(), "a task of the service broke off");

@@ -1,7 +1,7 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
 use super::now_ms;
-use super::turn::Grant;
+use super::send::Grant;
 use crate::config::Config;
 use crate::hub::{Hub, ReaderId};
 use broca_proto::Json;
@@ -199,8 +199,14 @@ impl Session {
         self.lock().ended.clone()
     }
 
-    /// Looks for what a cancel of `who` means, and begins it.
-    pub(super) fn find_cancelled(self: &Arc<Self>, who: &KeyId, request: Option<&Json>) -> Found {
+    /// Looks for what a cancel of `who` means, and begins it. `was_running`: the call that is meant was at work
+    /// a moment ago, so that a pause is its own.
+    pub(super) fn find_cancelled(
+        self: &Arc<Self>,
+        who: &KeyId,
+        request: Option<&Json>,
+        was_running: bool,
+    ) -> Found {
         let mut control = self.lock();
         let means = |given: Option<&Json>| request.is_none() || given == request;
         if let Some(running) = &control.running
@@ -222,7 +228,7 @@ impl Session {
             let given = control.waiting.get(ticket).and_then(|w| w.request.as_ref());
             means(given)
         });
-        if request.is_none()
+        if (request.is_none() || was_running)
             && let Some((owner, deadline)) = control.gate.pause()
             && owner == who
             && let Some(ticket) = control.gate.claim_parked(who)

@@ -1,171 +1,36 @@
-//! Runs `session.sendMessage`: waits at the gate, then carries out what the turn machine asks for.
+//! Carries out what the turn machine of the protocol asks for: logs, models, tools, pauses and ends.
 //!
-//! The work is a task of its own: a caller that goes away while it waits leaves the queue, one that goes
-//! away later does not end the turn.
+//! Everything that is shown is on disk first. A turn that cannot be stored ends.
 
+use super::deltas::Sink;
 use super::record::{Context, Recorded, Write, mint};
+use super::send::{Call, Feed, Held, stopping};
 use super::session::{Ending, Session, Stop, mark_cancelled};
 use super::{Engine, now_ms};
-use crate::hub::{Delta, ReaderId, ReaderKind};
-use crate::hub::{Hub, Reader};
+use crate::hub::{ReaderId, ReaderKind};
 use crate::keys::IdKind;
-use crate::models::{self, DeltaSink, ModelRequest};
+use crate::models::{self, ModelRequest};
 use crate::store::{self, Epoch, Seq, StoreError, WallTime};
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
-use broca_proto::run::gate::{Entry, Refusal, Ticket};
+use broca_proto::run::gate::{Entry, Refusal};
 use broca_proto::run::log::{Audience, LogEvent, history_message};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
 use broca_proto::run::open::DeclaredTools;
 use broca_proto::run::toolbox::{ServerTool, Toolbox};
 use broca_proto::run::turn::{
-    self, Effect, ModelCall, ModelFailure, ModelReply, Provider, ToolOutcome, ToolRun, Turn,
-    TurnStart,
+    Effect, ModelCall, ModelFailure, ModelReply, Provider, ToolOutcome, ToolRun, Turn, TurnStart,
 };
 use broca_proto::run::view;
 use broca_proto::session::content::Message;
 use broca_proto::session::event::EventType;
-use broca_proto::session::feature::Features;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rpc::{self, RpcFailure};
-use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use tokio::sync::{oneshot, watch};
-
-/// What a call's stream gets when its wait is over.
-pub(crate) enum Feed {
-    /// The turn has begun: the session's feed, and at its end the terminal line.
-    Live(Reader),
-    /// There is no turn: one line, or none for a notification.
-    Answer(Bytes),
-}
-
-/// What the gate tells a call.
-#[derive(Debug)]
-pub(super) enum Grant {
-    /// It holds the gate.
-    Go { entry: Entry, stopped: watch::Receiver<Stop>, cancelled: Arc<AtomicBool> },
-    /// It was turned away; the session is in this state.
-    Refused(Refusal, SessionState),
-    /// Its client cancelled it.
-    Cancelled,
-    /// The service goes down.
-    Stopping,
-}
-
-/// Who calls, and how the answer is to look.
-#[derive(Debug, Clone)]
-pub(super) struct Call {
-    pub(super) who: KeyId,
-    pub(super) features: Features,
-    /// The id to answer with; a notification has none.
-    pub(super) id: Option<Json>,
-}
-
-impl Call {
-    fn line(&self, outcome: Result<&Json, &RpcFailure>) -> Bytes {
-        self.id.as_ref().map(|id| rpc::response_line(id, outcome)).unwrap_or_default()
-    }
-}
-
-/// Starts the call. Its stream gets the feed when the gate opens; dropping the sender of `presence` says
-/// that the stream is gone.
-pub(super) fn begin(
-    engine: &Arc<Engine>,
-    session: Arc<Session>,
-    call: Call,
-    message: Message,
-) -> (oneshot::Receiver<Feed>, oneshot::Sender<()>) {
-    let (feed, fed) = oneshot::channel();
-    let (presence, present) = oneshot::channel();
-    let engine = Arc::clone(engine);
-    let (ticket, granted) = session.arrive(call.who.clone(), call.id.clone());
-    tokio::spawn(wait_and_run(engine, session, call, message, ticket, granted, feed, present));
-    (fed, presence)
-}
-
-#[expect(clippy::too_many_arguments, reason = "the parts of one task")]
-async fn wait_and_run(
-    engine: Arc<Engine>,
-    session: Arc<Session>,
-    call: Call,
-    message: Message,
-    ticket: Ticket,
-    mut granted: oneshot::Receiver<Grant>,
-    feed: oneshot::Sender<Feed>,
-    present: oneshot::Receiver<()>,
-) {
-    let grant = tokio::select! {
-        biased;
-        grant = &mut granted => grant,
-        _ = present => {
-            if session.leave(ticket) {
-                return;
-            }
-            granted.await
-        }
-    };
-    let failure = match grant {
-        Ok(Grant::Go { entry, stopped, cancelled }) => {
-            let held = Held::new(&engine, &session, ticket);
-            let drive = Drive {
-                engine,
-                session,
-                call,
-                held,
-                stopped,
-                cancelled,
-                lease: Lease::None,
-                reader: None,
-                chain: Vec::new(),
-                shown: Vec::new(),
-                message_id: Arc::from(""),
-            };
-            return drive.run(entry, message, feed).await;
-        }
-        Ok(Grant::Refused(why, state)) => methods::gate_refusal(why, &state),
-        Ok(Grant::Cancelled) => turn::turn_cancelled(),
-        Ok(Grant::Stopping) => stopping(),
-        Err(_) => methods::internal_error(),
-    };
-    // The stream may be gone: then nobody is left to tell.
-    let _ = feed.send(Feed::Answer(call.line(Err(&failure))));
-}
-
-/// Gives the gate back if the task breaks off, so that the session goes on.
-struct Held {
-    engine: Arc<Engine>,
-    session: Arc<Session>,
-    ticket: Ticket,
-    stream: Option<(ReaderId, Bytes)>,
-    armed: bool,
-}
-
-impl Held {
-    fn new(engine: &Arc<Engine>, session: &Arc<Session>, ticket: Ticket) -> Self {
-        engine.turns.send_modify(|turns| *turns += 1);
-        let (engine, session) = (Arc::clone(engine), Arc::clone(session));
-        Self { engine, session, ticket, stream: None, armed: true }
-    }
-
-    fn end(&mut self, ending: Ending, stream: Option<(ReaderId, Bytes)>) {
-        self.armed = false;
-        self.session.end_call(self.ticket, ending, stream);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.armed {
-            tracing::error!(session = %self.session.id, "a turn broke off");
-            self.session.end_call(self.ticket, Ending::Released, self.stream.take());
-        }
-        self.engine.turns.send_modify(|turns| *turns -= 1);
-    }
-}
 
 /// How far the turn has come with the store's gate.
 #[derive(Debug, Clone)]
@@ -189,7 +54,8 @@ impl From<StoreError> for Broken {
     }
 }
 
-struct Drive {
+/// A call that holds the gate, while its turn runs.
+pub(super) struct Drive {
     engine: Arc<Engine>,
     session: Arc<Session>,
     call: Call,
@@ -207,7 +73,30 @@ struct Drive {
 }
 
 impl Drive {
-    async fn run(mut self, entry: Entry, message: Message, feed: oneshot::Sender<Feed>) {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        session: Arc<Session>,
+        call: Call,
+        held: Held,
+        stopped: watch::Receiver<Stop>,
+        cancelled: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            engine,
+            session,
+            call,
+            held,
+            stopped,
+            cancelled,
+            lease: Lease::None,
+            reader: None,
+            chain: Vec::new(),
+            shown: Vec::new(),
+            message_id: Arc::from(""),
+        }
+    }
+
+    pub(super) async fn run(mut self, entry: Entry, message: Message, feed: oneshot::Sender<Feed>) {
         let prepared = self.prepare(entry.clone(), message).await;
         let start = match prepared {
             Ok(Ok(start)) => start,
@@ -390,11 +279,7 @@ impl Drive {
             tools: call.tools.iter().map(spec).collect(),
             max_tokens: None,
         };
-        let sink = Sink {
-            hub: Arc::clone(&self.session.hub),
-            message_id: Arc::clone(&self.message_id),
-            used: AtomicBool::new(false),
-        };
+        let sink = Sink::new(&self.session.hub, &self.message_id);
         let answered = tokio::select! {
             biased;
             stop = stop(&mut self.stopped) => Err(stop),
@@ -622,39 +507,6 @@ fn describe(model: &Arc<dyn models::Model>) -> Provider {
     }
 }
 
-/// Passes deltas on to the display lane.
-struct Sink {
-    hub: Arc<Hub>,
-    message_id: Arc<str>,
-    used: AtomicBool,
-}
-
-impl Sink {
-    /// What was shown does not count.
-    fn void(&self) {
-        if self.used.load(Ordering::Relaxed) {
-            self.hub.show(&Delta::Reset);
-        }
-    }
-}
-
-impl DeltaSink for Sink {
-    fn delta(&self, delta: models::Delta) {
-        let message_id = Arc::clone(&self.message_id);
-        let delta = match delta {
-            models::Delta::Text(delta) => Delta::Text { message_id, delta },
-            models::Delta::Reasoning(delta) => Delta::Reasoning { message_id, delta },
-            // Pieces of a call without an id could not be told apart.
-            models::Delta::ToolInput { id: Some(id), delta, .. } => {
-                Delta::ToolInput { tool_call_id: id.into(), delta }
-            }
-            models::Delta::ToolInput { .. } => return,
-        };
-        self.used.store(true, Ordering::Relaxed);
-        self.hub.show(&delta);
-    }
-}
-
 /// Waits until the turn is to stop.
 async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
     let why = stopped.wait_for(|why| *why != Stop::No).await.ok().map(|why| *why);
@@ -663,11 +515,6 @@ async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
         // The session keeps the sender while the turn runs.
         None => std::future::pending().await,
     }
-}
-
-pub(super) fn stopping() -> RpcFailure {
-    let message = "the service is shutting down; connect again";
-    RpcFailure::new(rpc::code::APPLICATION, message)
 }
 
 pub(super) fn read_pause(pause: &store::Pause) -> Result<Pause, StoreError> {

@@ -13,3 +13,4 @@ mod restart;
 mod streams;
 mod stress;
 mod turns;
+mod wire;
