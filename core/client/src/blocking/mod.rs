@@ -57,6 +57,7 @@ mod operation;
 mod pool;
 mod reading;
 mod session;
+mod state;
 mod turn;
 
 pub use reading::{History, Subscription};

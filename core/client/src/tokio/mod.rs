@@ -39,6 +39,7 @@ mod operation;
 mod reading;
 mod running;
 mod session;
+mod state;
 mod turn;
 
 pub use reading::{History, Subscription};
