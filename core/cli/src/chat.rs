@@ -240,7 +240,7 @@ impl Chat {
 
     /// Hands in what a program answered, and shows how it went.
     fn settle(&mut self, ended: &EndedCall) -> Result<(), Fault> {
-        let EndedCall { call, outcome, took, .. } = ended;
+        let EndedCall { call, outcome, took, late } = ended;
         let end = match outcome {
             Ended::Done(text) => {
                 call.complete(text.as_str())?;
@@ -253,7 +253,7 @@ impl Chat {
             Ended::Stopped => {
                 // Too late for the model; it tells the turn that nothing runs any more.
                 call.fail("The program was stopped.")?;
-                if *took >= self.bounds.timeout { CallEnd::TimedOut } else { CallEnd::Cancelled }
+                if *late { CallEnd::TimedOut } else { CallEnd::Cancelled }
             }
         };
         self.view.tool_ended(&call.tool_use_id, &call.name, end, *took)
@@ -277,14 +277,18 @@ impl From<Fault> for Stop {
 /// Programs that run.
 struct Calls {
     running: JoinSet<EndedCall>,
-    stops: Vec<(CallId, oneshot::Sender<()>)>,
+    stops: Vec<(CallId, oneshot::Sender<Late>)>,
 }
+
+/// A call is stopped because its time is over, not because its turn is.
+type Late = bool;
 
 /// A program that ran.
 struct EndedCall {
     call: ToolCall,
     outcome: Ended,
     took: Duration,
+    late: Late,
 }
 
 impl Calls {
@@ -293,7 +297,7 @@ impl Calls {
     }
 
     fn start(&mut self, program: Arc<Program>, call: ToolCall, bounds: Bounds) {
-        let (stop, stopped) = oneshot::channel::<()>();
+        let (stop, stopped) = oneshot::channel::<Late>();
         self.stops.push((call.call, stop));
         self.running.spawn(async move {
             let begun = Instant::now();
@@ -302,26 +306,30 @@ impl Calls {
                 idempotency_key: call.idempotency_key.clone(),
                 tool_use_id: call.tool_use_id.clone(),
             };
+            let mut late = false;
             let stop = async {
-                if stopped.await.is_err() {
-                    std::future::pending::<()>().await;
+                match stopped.await {
+                    Ok(why) => late = why,
+                    Err(_) => std::future::pending().await,
                 }
             };
             let outcome = program.run(invocation, bounds, stop).await;
-            EndedCall { call, outcome, took: begun.elapsed() }
+            EndedCall { call, outcome, took: begun.elapsed(), late }
         });
     }
 
+    /// The time of this call is over.
     fn stop(&mut self, call: CallId) {
         if let Some(at) = self.stops.iter().position(|(id, _)| *id == call) {
             // It has ended by itself, perhaps.
-            let _ended = self.stops.swap_remove(at).1.send(());
+            let _ended = self.stops.swap_remove(at).1.send(true);
         }
     }
 
+    /// The turn is over.
     fn stop_all(&mut self) {
         for (_, stop) in self.stops.drain(..) {
-            let _ended = stop.send(());
+            let _ended = stop.send(false);
         }
     }
 

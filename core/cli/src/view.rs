@@ -283,7 +283,7 @@ impl View {
     /// A remark for the person.
     pub(crate) fn note(&mut self, text: &str) -> Result<(), Fault> {
         if self.json {
-            return Ok(());
+            return self.object("note", &[("message", &Json::string(text))]);
         }
         self.end_line()?;
         let (dim, normal) = if self.colour { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };

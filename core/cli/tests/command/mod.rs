@@ -136,13 +136,14 @@ impl Talk {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    pub(crate) fn is_running(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-
     /// Ends its input and waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         self.stdin = None;
+        self.wait()
+    }
+
+    /// Waits for its end while its input stays open.
+    pub(crate) fn wait(mut self) -> Ended {
         let until = Instant::now() + DEADLINE;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
