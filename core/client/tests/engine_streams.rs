@@ -239,6 +239,24 @@ fn reading_stops_at_the_bound_and_goes_on_below_it() {
 }
 
 #[test]
+fn an_answer_that_is_whole_needs_no_reading_to_end() {
+    let mut host = host(|c| c.step_buffer_bytes = 1_000);
+    host.pull = 0;
+    let conn = begin(&mut host);
+    let request = host.requests.last().unwrap().clone();
+    let mut at_once = Vec::new();
+    for text in [event_of(5_000, 1), event_of(5_000, 2), reply(&request, "hi")] {
+        let Act::Send(bytes) = line(&text) else { panic!() };
+        at_once.extend(bytes);
+    }
+    host.act(conn, Act::Send(at_once));
+    host.advance(1_000);
+    host.pull_all(2);
+    assert_eq!(host.event_ids(2), ["e1", "e2"]);
+    assert!(matches!(host.outcome(2), Some(Ok(_))), "{:?}", host.said(2));
+}
+
+#[test]
 fn silence_is_dead_after_its_time_when_it_has_one() {
     let mut host = host(|c| c.silence_timeout_ms = Some(3_000));
     let conn = begin(&mut host);
