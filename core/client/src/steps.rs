@@ -247,6 +247,7 @@ impl Sending {
     }
 
     /// The open end, for a handler that may lose the message.
+    #[cfg(feature = "tokio")]
     pub(crate) fn question(&self) -> Question {
         self.question.clone()
     }
@@ -254,6 +255,7 @@ impl Sending {
 
 impl Question {
     /// Refuses on behalf of a hook that failed.
+    #[cfg(feature = "tokio")]
     pub(crate) fn refuse(&self, reason: String) -> Result<Accepted, Error> {
         self.answer(Answer::Refuse(reason))
     }

@@ -46,6 +46,7 @@ pub struct Tool {
 /// How a tool's calls are answered.
 #[derive(Clone)]
 pub(crate) enum Handler {
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "refused by the blocking shell"))]
     Async(Arc<AsyncHandler>),
     Blocking(Arc<BlockingHandler>),
     /// The application answers each [`ToolCall`](crate::steps::ToolCall) itself.
@@ -396,6 +397,7 @@ pub(crate) fn run_caught(run: &BlockingHandler, input: Json, context: ToolContex
 }
 
 /// Runs an async handler; a panic becomes a failure.
+#[cfg(feature = "tokio")]
 pub(crate) async fn run_caught_async(
     run: Arc<AsyncHandler>,
     input: Json,
@@ -412,6 +414,7 @@ pub(crate) async fn run_caught_async(
 }
 
 /// Polls a future; a panic ends it with what was thrown.
+#[cfg(feature = "tokio")]
 pub(crate) async fn catch<T>(
     mut running: Pin<Box<dyn Future<Output = T> + Send>>,
 ) -> Result<T, Box<dyn Any + Send>> {
