@@ -59,6 +59,11 @@ pub(crate) async fn profile(
     Ok(service.create_profile(profile).await?)
 }
 
+/// Whether a key was ever made here.
+pub(crate) async fn any(service: &Service) -> Result<bool, Fault> {
+    Ok(service.profile_named(PROFILE).await?.is_some())
+}
+
 /// Lets the profile, if it is there, know how many fallbacks this start of the service has.
 pub(crate) async fn refresh_profile(service: &Service, fallbacks: &[String]) -> Result<(), Fault> {
     let found = service.store().profile_named(PROFILE).await.map_err(stored)?;

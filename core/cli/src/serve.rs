@@ -40,6 +40,12 @@ pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
         }
         None => {
             key::refresh_profile(&service, &fallbacks).await?;
+            if !key::any(&service).await? {
+                let _reader_gone = writeln!(
+                    io::stderr().lock(),
+                    "broca: this database has no keys yet, so nobody can use it; end the service and run: broca key create NAME"
+                );
+            }
             None
         }
     };

@@ -27,6 +27,8 @@ pub(crate) struct View {
     link: String,
     /// The last message that was shown whole.
     said: Option<String>,
+    /// Calls that run elsewhere: their ids and tools.
+    elsewhere: Vec<(String, String)>,
     /// The output stands in the middle of a line.
     mid_line: bool,
 }
@@ -66,6 +68,7 @@ impl View {
             shown: String::new(),
             link: String::new(),
             said: None,
+            elsewhere: Vec::new(),
             mid_line: false,
         }
     }
@@ -84,6 +87,7 @@ impl View {
     pub(crate) fn begin(&mut self) {
         self.shown.clear();
         self.said = None;
+        self.elsewhere.clear();
     }
 
     /// Something the session logged.
@@ -97,15 +101,19 @@ impl View {
             }
             Ok(Payload::ToolCall(call)) if is_elsewhere(call.dispatch.as_ref()) => {
                 let input = one_line(call.input.as_str(), SHOWN_CHARS);
+                self.elsewhere.push((call.id.clone(), call.name.clone()));
                 self.note(&format!("tool {} {input}", call.name))
             }
             Ok(Payload::ToolResult(result)) if is_elsewhere(result.dispatch.as_ref()) => {
+                let of = |(id, _): &(String, String)| *id == result.tool_use_id;
+                let call = self.elsewhere.iter().position(of);
+                let name = call.map(|at| self.elsewhere.swap_remove(at).1).unwrap_or_default();
                 match result.is_error {
                     Some(true) => {
                         let why = one_line(&result_text(&result.content), SHOWN_CHARS);
-                        self.note(&format!("tool failed: {why}"))
+                        self.note(&format!("tool {name} failed: {why}"))
                     }
-                    _ => self.note("tool ok"),
+                    _ => self.note(&format!("tool {name} ok")),
                 }
             }
             Ok(Payload::SessionError(error)) => {
@@ -472,6 +480,28 @@ mod tests {
         view.tool_ended("t", "look", CallEnd::TimedOut, took).unwrap();
         assert_eq!(out.text(), "Let me look.\n");
         let lines = "[tool look {\"at\":\"x\"}]\n[tool look failed, 12 ms: it is dark]\n[tool look timed out, 12 ms]\n";
+        assert_eq!(notes.text(), lines);
+    }
+
+    #[test]
+    fn tools_of_the_service_are_shown_too() {
+        let (mut view, _, notes) = view(false);
+        for (event_type, payload) in [
+            ("tool.call", r#"{"dispatch":"mcp","id":"a","name":"clock","input":{}}"#),
+            ("tool.call", r#"{"dispatch":"mcp","id":"b","name":"map","input":{}}"#),
+            ("tool.call", r#"{"dispatch":"client","id":"c","name":"ours","input":{}}"#),
+            (
+                "tool.result",
+                r#"{"dispatch":"mcp","tool_use_id":"b","content":"torn","is_error":true}"#,
+            ),
+            (
+                "tool.result",
+                r#"{"dispatch":"mcp","tool_use_id":"a","content":"noon","is_error":false}"#,
+            ),
+        ] {
+            view.event(&event(event_type, payload)).unwrap();
+        }
+        let lines = "[tool clock {}]\n[tool map {}]\n[tool map failed: torn]\n[tool clock ok]\n";
         assert_eq!(notes.text(), lines);
     }
 

@@ -235,6 +235,21 @@ fn programs_are_told_about_errors_too() {
 }
 
 #[test]
+fn a_service_that_dies_in_the_middle_of_a_turn_is_told() {
+    let service = Service::scripted(
+        r#"{"rules":[{"then":{"pieces":["first\n",{"text":"never","delay_ms":600000}]}}]}"#,
+    );
+    let mut chat = Talk::begin(&mut service.broca(&["chat", "hello"]));
+    chat.line(|line| line == "first\n");
+    let state = service.kill();
+    let ended = chat.end();
+    assert!(matches!(ended.code, Some(1 | 3)), "{ended:?}");
+    let last = ended.err.lines().last().unwrap();
+    assert!(last.starts_with("broca: "), "{ended:?}");
+    drop(state);
+}
+
+#[test]
 fn a_session_can_be_joined_and_closed_and_is_over_then() {
     let service = Service::start(&[]);
     let session = service.session("hello");

@@ -144,6 +144,14 @@ fn the_original_variables_and_a_key_made_before_are_enough() {
     let set = |command: &mut std::process::Command| {
         command.env("BAE_ADDR", "127.0.0.1:0").env("BAE_DB_PATH", &database);
     };
+    let mut serve = broca(state.path());
+    set(serve.args(["serve", "--json"]));
+    let mut service = Talk::begin(&mut serve);
+    service.object("listening");
+    service.signal(rustix::process::Signal::TERM);
+    let without_keys = service.end();
+    assert!(without_keys.error_line().contains("broca key create"), "{without_keys:?}");
+
     let mut create = broca(state.path());
     set(create.args(["key", "create", "ada"]));
     let made = run(&mut create);
