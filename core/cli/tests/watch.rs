@@ -7,7 +7,7 @@ mod command;
 use command::{Service, Talk, run};
 use serde_json::Value;
 
-/// The ids of all events of a session as its log has them, read by a watcher that comes late.
+/// The ids of the events among these objects, in their order.
 fn ids(objects: &[Value]) -> Vec<String> {
     let events = objects.iter().filter(|object| object["type"] == "event");
     events.map(|object| object["event"]["id"].as_str().unwrap().to_owned()).collect()
@@ -31,28 +31,40 @@ fn a_watch_shows_what_happened_and_ends_with_the_session() {
 }
 
 #[test]
-fn a_watch_outlives_the_death_of_the_service_and_misses_nothing() {
-    let service = Service::start(&[]);
+fn a_watch_outlives_the_deaths_of_the_service_and_misses_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let script = state.path().join("script.json");
+    let slow = r#"{"rules":[{"when":{"contains":"slow"},"then":{"pieces":["a",{"text":"b","delay_ms":600000}]}}]}"#;
+    std::fs::write(&script, slow).unwrap();
+    let model = format!("scripted:{}", script.display());
+    let mut service = Service::start_in(state, "127.0.0.1:0", &["--model", &model]);
     let addr = service.addr().to_owned();
     let session = service.session("before");
     let mut watch = Talk::begin(&mut service.broca(&["watch", &session, "--from-start", "--json"]));
     watch.line(|line| line.contains("session.join"));
-    let state = service.kill();
-
-    let service = Service::start_in(state, &addr, &[]);
-    let chat = |message: &str, more: &[&str]| {
+    let chat = |service: &Service, message: &str, more: &[&str]| {
         let all = [&["chat", "--session", &session][..], more, &[message]].concat();
         let ended = run(&mut service.broca(&all));
         assert_eq!(ended.code, Some(0), "{ended:?}");
     };
-    chat("after", &[]);
-    // Until the watcher is back, a second death is no second test.
-    watch.line(|line| line.contains("after"));
+    for death in 0..3 {
+        // It dies while a turn is under way.
+        let mut cut = service.broca(&["chat", "--session", &session, "--json", "slow"]);
+        let mut cut = Talk::begin(&mut cut);
+        cut.object("delta");
+        let state = service.kill();
+        assert_ne!(cut.end().code, Some(0));
+
+        service = Service::start_in(state, &addr, &["--model", &model]);
+        let message = format!("after {death}");
+        chat(&service, &message, &[]);
+        watch.line(|line| line.contains(&message));
+    }
     let late = {
-        let mut late =
-            Talk::begin(&mut service.broca(&["watch", &session, "--from-start", "--json"]));
-        late.line(|line| line.contains("after"));
-        chat("end", &["--close"]);
+        let mut late = service.broca(&["watch", &session, "--from-start", "--json"]);
+        let mut late = Talk::begin(&mut late);
+        late.line(|line| line.contains("after 2"));
+        chat(&service, "end", &["--close"]);
         late.end()
     };
     let ended = watch.end();
