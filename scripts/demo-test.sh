@@ -41,8 +41,8 @@ everybody_speaks() {
     for who in service 'driver A' 'driver B' model observer check; do
         grep -q "^$who *| " "$scratch/said" || return 1
     done
-    # The model speaks while the observer watches, not after.
-    grep -A 1 '^model' "$scratch/said" | grep -q '^observer'
+    # The model's words appear while it is being asked, not when it has answered.
+    sed -n '/provider\.request/,/provider\.response/p' "$scratch/said" | grep -q '^model'
 }
 
 tells_the_file() {
