@@ -203,7 +203,7 @@ fn that_everything_shown_is_void_is_never_shed() {
     host.pull = 0;
     let conn = begin(&mut host);
     let reset = r#"{"jsonrpc":"2.0","method":"session.display","params":{"type":"display_reset"}}"#;
-    lines(&mut host, conn, (0..20).map(|_| delta("old")));
+    lines(&mut host, conn, [delta("old"), event_of(5_000, 1), delta("old")]);
     lines(&mut host, conn, [reset.to_owned(), reset.to_owned(), delta("new")]);
     host.pull_all(2);
     let resets =
