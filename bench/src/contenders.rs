@@ -3,12 +3,12 @@
 use crate::Failure;
 use crate::events::EVENTS;
 use crate::meter::{Measured, Meter};
-use schemars::JsonSchema;
 use broca::steps::Step;
 use broca::tokio::Client;
 use broca::tools::Tool;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Instant;
