@@ -138,6 +138,33 @@ fn a_stream_is_cancelled_by_name_where_the_service_can() {
 }
 
 #[test]
+fn a_cancelled_turn_is_safe_to_repeat_only_when_the_service_says_that_it_ended() {
+    let cut = |_: &Request| Act::Close(CloseReason::Reset);
+    let ended: fn(&Request) -> Act = |r| line(&failure(r, -32021, "turn cancelled"));
+    for (last, retry) in [(ended, Retry::Safe), (cut, Retry::Unknown)] {
+        let mut host = Host::opened(
+            |_| (),
+            0,
+            FULL,
+            Vec::new(),
+            |r| match r.rpc() {
+                "session.cancel" => Vec::new(),
+                _ => vec![head()],
+            },
+        );
+        host.command(2, say("go"));
+        host.settle();
+        let sent = host.rpcs("session.sendMessage")[0].clone();
+        host.cancel(2);
+        host.settle();
+        host.act(sent.conn, last(&sent));
+        host.act(sent.conn, end());
+        host.settle();
+        assert_eq!((host.error(2).kind(), host.error(2).retry()), (ErrorKind::Cancelled, retry));
+    }
+}
+
+#[test]
 fn a_turn_that_was_faster_has_its_reply() {
     let mut host = Host::opened(|_| (), 0, FULL, Vec::new(), scripted(vec![silent]));
     host.command(2, say("go"));

@@ -155,9 +155,12 @@ fn a_refusal_without_end_ends_all_the_same() {
     };
     for n in [0, 3, 1_000] {
         let mut host = Host::opened(|_| (), 0, PLAIN, Vec::new(), move |_| endless(n));
+        let before = host.now;
         host.command(2, say("go"));
         host.finish(2);
         assert_eq!(host.error(2).kind(), ErrorKind::NotBroca, "{n}: {}", host.error(2));
+        // Enough of it is enough, and too little is waited for as long as for a head.
+        assert_eq!(host.now - before, if n == 1_000 { 0 } else { 30_000 });
         assert!(host.open_connections().is_empty());
     }
 }
