@@ -43,6 +43,7 @@ suite gate-selftest bash scripts/gate-selftest.sh
 suite rust python3 scripts/rust-tests.py
 suite "vectors rust" env LANGUAGES=rust bash scripts/vectors.sh
 suite demo bash scripts/demo-test.sh
+suite conformance python3 scripts/conformance.py
 suite docs bash scripts/docs.sh
 
 echo
