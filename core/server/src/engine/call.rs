@@ -94,8 +94,6 @@ impl Engine {
             return Err(RpcFailure::new(code, "session no longer exists"));
         };
         let state = SessionState::parse(row.state.as_str());
-        // A failure unregisters nobody (session service §11), but the store forgets drivers with every end.
-        let registered = registered || state == SessionState::Error;
         let caller = Caller { registered, state: &state, features };
         Ok((methods::admit(&request.method, caller)?, row))
     }

@@ -92,8 +92,8 @@ pub trait Store: Send + Sync {
     /// The session as it stands.
     fn session(&self, id: &str) -> Answer<'_, Option<Session>>;
 
-    /// Ends a session and logs the events that say so, once. Drivers, gate and pause are cleared; a
-    /// turn that ran can log no more.
+    /// Ends a session and logs the events that say so, once. Gate and pause are cleared; a turn that ran
+    /// can log no more. A close to `closed` clears the drivers too; a failure unregisters nobody.
     ///
     /// With a lease only the turn that holds the gate can do it.
     ///

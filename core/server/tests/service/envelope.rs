@@ -165,6 +165,23 @@ async fn after_a_close_the_driver_gate_speaks_and_after_an_error_the_state() {
 }
 
 #[tokio::test]
+async fn a_failure_unregisters_nobody_and_registers_nobody_either() {
+    let world = World::new().await;
+    let failed = world.driver(&[]).await;
+    let observer = world.join(&failed, &[]).await;
+    world.main.fail(500);
+    world.spare.fail(503);
+    failed.ask("x").await;
+    assert_eq!(failed.ask("y").await["error"]["code"], -32000);
+    assert_eq!(observer.ask("y").await["error"]["code"], -32001);
+    let params = json!({"state": "running", "unsandboxed": true});
+    let report = observer.call("session.reportLocalSandbox", params).await;
+    assert_eq!(report["error"]["code"], -32001);
+    let drivers = failed.get("/participants").await;
+    assert_eq!(drivers.json()["drivers"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
 async fn a_profile_that_allows_only_some_tools_refuses_others_on_update() {
     let world = World::new().await;
     let strict = broca_server::NewProfile {

@@ -165,7 +165,9 @@ pub(super) fn close(
     let stored = events::append(db, number, events, now)?;
     db.prepare_cached("UPDATE sessions SET state = ?2, closed_at = ?3 WHERE number = ?1")?
         .execute((number, to.as_str(), now.0))?;
-    db.prepare_cached("DELETE FROM drivers WHERE session = ?1")?.execute([number])?;
+    if to == SessionState::Closed {
+        db.prepare_cached("DELETE FROM drivers WHERE session = ?1")?.execute([number])?;
+    }
     db.prepare_cached("DELETE FROM gates WHERE session = ?1")?.execute([number])?;
     Ok(Closing::Now(stored))
 }
