@@ -142,6 +142,7 @@ class Session:
         own = len(events) - len(stream.events)
         same(stream.events, events[own:])
         same({event["event_type"] for event in events[:own]} - {"client.message.send", "tool.result"}, set())
+        same(self.events()[-len(events):], events, "the log")
         return message["content"], events
 
     def events(self):
