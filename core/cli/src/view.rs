@@ -206,7 +206,7 @@ impl View {
                 Status::Queued => self.object("status", &[("status", &word("queued"))]),
                 Status::Sent => self.object("status", &[("status", &word("sent"))]),
                 Status::Connected => self.object("status", &[("status", &word("connected"))]),
-                Status::Reconnecting { delay_ms, why } => {
+                Status::Reconnecting { delay_ms, why, .. } => {
                     let delay = Json::integer(i64::try_from(*delay_ms).unwrap_or(i64::MAX));
                     let members = [
                         ("status", &word("reconnecting")),
@@ -220,7 +220,7 @@ impl View {
         }
         match status {
             Status::Queued => self.note("queued behind another turn"),
-            Status::Reconnecting { delay_ms, why } => {
+            Status::Reconnecting { delay_ms, why, .. } => {
                 let seconds = Duration::from_millis(*delay_ms).as_secs_f32();
                 self.note(&format!(
                     "connection lost ({}); next try in {seconds:.1} s",

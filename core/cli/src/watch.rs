@@ -66,7 +66,7 @@ impl Watch {
     fn show(&mut self, step: Step) -> Result<(), Fault> {
         match step {
             Step::Event(event) => self.event(&event),
-            Step::Status(Status::Reconnecting { delay_ms, why }) => {
+            Step::Status(Status::Reconnecting { delay_ms, why, .. }) => {
                 self.lost = true;
                 let seconds = Duration::from_millis(delay_ms).as_secs_f32();
                 note(&format!("connection lost ({why}); next try in {seconds:.1} s"));

@@ -5,7 +5,7 @@ use broca_proto::session::content::Message;
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Warning;
 use broca_proto::session::ids::Cursor;
-use broca_proto::session::turn::Accepted;
+use broca_proto::session::turn::{Accepted, ToolOutcome};
 use broca_proto::{Error, Json};
 use std::fmt;
 use std::ops::Deref;
@@ -30,10 +30,18 @@ pub enum Step {
     Gap(Gap),
     /// The model called a tool of this program. Answer it, unless [`ToolCall::runs_itself`].
     ToolCall(ToolCall),
-    /// A call's answer no longer counts; what runs it should stop.
+    /// What runs this call should stop. A result that still comes in the grace of a cancelled turn counts; a
+    /// failure then is an interruption, and any later answer changes nothing.
     ToolCancel {
         /// The call, as in [`engine::ToolCall::call`].
         call: CallId,
+    },
+    /// A call has its one result; what became of it, for the program.
+    ToolSettled {
+        /// The call's id in the conversation.
+        tool_use_id: String,
+        /// What became of it.
+        outcome: ToolOutcome,
     },
     /// Somebody has to allow this call first.
     Approval(Approval),
@@ -324,6 +332,7 @@ pub(crate) fn present(
             Step::ToolCall(ToolCall::new(call, runs_itself, answers()))
         }
         From::ToolCancel { call } => Step::ToolCancel { call },
+        From::ToolSettled { tool_use_id, outcome } => Step::ToolSettled { tool_use_id, outcome },
         From::Approval(call) => Step::Approval(Approval::new(call, answers())),
         From::ApprovalWithdrawn { call } => Step::ApprovalWithdrawn { call },
         From::Status(status) => Step::Status(status),

@@ -32,7 +32,7 @@ pub use effect::{
 pub use session::SessionInfo;
 pub use step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Reply, Status, Step, ToolCall};
 
-pub use broca_proto::session::turn::Accepted;
+pub use broca_proto::session::turn::{Accepted, ToolOutcome};
 
 use address::Address;
 use broca_proto::{Error, ErrorKind, Time};

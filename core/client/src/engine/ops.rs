@@ -339,7 +339,7 @@ impl Op {
                             opening.tools.iter().map(|t| t.declaration.clone()).collect();
                         let body = OpenRequest {
                             client_version: core.config.client_version.clone(),
-                            tools: declarations,
+                            tools: opening.register.then_some(declarations),
                             ..OpenRequest::default()
                         };
                         let body = Json::encode(&body)

@@ -466,6 +466,9 @@ impl Turn {
                     let step = self.question(call, core);
                     steps.push(Step::Approval(step));
                 }
+                CallsOutput::Settled { id, outcome } => {
+                    steps.push(Step::ToolSettled { tool_use_id: id, outcome });
+                }
                 CallsOutput::Results { blocks, cancelled: false } => {
                     self.questions.clear();
                     self.carried.clone_from(&blocks);

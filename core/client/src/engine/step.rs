@@ -7,7 +7,8 @@ use broca_proto::session::exchange::{Warning, WarningClass};
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rest::{Meta, Participants};
-use broca_proto::{Error, Json};
+use broca_proto::session::turn::ToolOutcome;
+use broca_proto::{Error, ErrorKind, Json};
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -30,10 +31,18 @@ pub enum Step {
     Gap(Gap),
     /// Run this tool and answer with [`Answer::Complete`](super::Answer::Complete) or [`Answer::Fail`](super::Answer::Fail).
     ToolCall(ToolCall),
-    /// Stop this call if you can; its answer no longer counts.
+    /// Stop this call if you can. Within the grace of a cancelled turn a result still counts as what it is; a failure
+    /// then is an interruption. Later answers, and all answers of a call whose time was over, change nothing.
     ToolCancel {
         /// The call.
         call: CallId,
+    },
+    /// A call has its one result; what became of it, for the program.
+    ToolSettled {
+        /// The call's id in the conversation.
+        tool_use_id: String,
+        /// What became of it.
+        outcome: ToolOutcome,
     },
     /// Somebody has to allow this call first.
     Approval(ToolCall),
@@ -176,7 +185,9 @@ pub enum Status {
     Reconnecting {
         /// How long until the next try, in milliseconds.
         delay_ms: u64,
-        /// Why.
+        /// The kind of error that ended the stream before.
+        kind: ErrorKind,
+        /// Why, in words.
         why: String,
     },
 }

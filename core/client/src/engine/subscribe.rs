@@ -136,9 +136,11 @@ impl Watch {
         if std::mem::take(&mut self.connected) && self.subscription.since().is_none() {
             steps.push(Step::Gap(Gap { lost: Lost::Unseen, after: Cursor::start() }));
         }
-        let why = match &lost {
-            subscription::Lost::Ended => "the service ended the stream".to_owned(),
-            subscription::Lost::Failed(error) => error.to_string(),
+        let (kind, why) = match &lost {
+            subscription::Lost::Ended => {
+                (ErrorKind::StreamEndedEarly, "the service ended the stream".to_owned())
+            }
+            subscription::Lost::Failed(error) => (error.kind(), error.message().to_owned()),
         };
         let jitter = core.random();
         if let Err(error) = self.subscription.lost(lost, now, jitter) {
@@ -147,7 +149,8 @@ impl Watch {
         }
         if let Some(at) = self.subscription.poll_timeout() {
             core.log(LogLevel::Info, format!("subscription lost, reconnecting: {why}"));
-            steps.push(Step::Status(Status::Reconnecting { delay_ms: at.since(now), why }));
+            let delay_ms = at.since(now);
+            steps.push(Step::Status(Status::Reconnecting { delay_ms, kind, why }));
         }
         self.advance(core, steps, trace, now);
     }

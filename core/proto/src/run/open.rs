@@ -61,6 +61,9 @@ pub struct Declared {
     pub sandbox_tools: DeclaredTools,
     /// Tools that start subagents, with all their members.
     pub subagent_tools: DeclaredTools,
+    /// Whether the body names any list of tools. A join that names none (an observer's) leaves what its key
+    /// declared before; the plain contract's clients always name them, and replace.
+    pub names_tools: bool,
     /// How the history is compacted, as it was sent; only when a session is opened.
     pub compaction: Option<Json>,
 }
@@ -269,6 +272,9 @@ fn read_declared(body: &Json) -> Result<Declared, Problem> {
         tools: list("tools")?,
         sandbox_tools: list("sandbox_tools")?,
         subagent_tools: list("subagent_tools")?,
+        names_tools: ["tools", "sandbox_tools", "subagent_tools"]
+            .iter()
+            .any(|name| body.member(name).is_some()),
         compaction: None,
     })
 }

@@ -17,6 +17,7 @@ pub mod payload;
 pub mod problem;
 pub mod rest;
 pub mod rpc;
+pub mod seen;
 pub mod subscription;
 pub mod tool;
 pub mod turn;

@@ -11,9 +11,9 @@ pub struct OpenRequest {
     /// The client's own version text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_version: Option<String>,
-    /// Tools that the client runs.
-    #[serde(default)]
-    pub tools: Vec<ToolDeclaration>,
+    /// Tools that the client runs. A join without the member leaves what its key declared before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<Vec<ToolDeclaration>>,
     /// Tools that run in the session's sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandbox_tools: Vec<ToolDeclaration>,

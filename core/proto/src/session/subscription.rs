@@ -7,10 +7,9 @@
 use super::event::{Event, EventType};
 use super::ids::{Cursor, EventId};
 use super::payload::ErrorReason;
+use super::seen::Seen;
 use crate::Time;
 use crate::error::{Error, ErrorKind, Retry};
-use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 
 /// How a lost subscription is taken up again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,32 +280,6 @@ fn ends_the_session(event: &Event) -> bool {
             | ErrorReason::PrimaryProviderUnavailable
             | ErrorReason::ToolResultMergeInvalid
     )
-}
-
-/// The ids delivered last, bounded.
-#[derive(Debug, Default)]
-struct Seen {
-    set: HashSet<Arc<str>>,
-    order: VecDeque<Arc<str>>,
-}
-
-/// How many delivered ids are remembered: more than a service's ring and stream buffer hold.
-const REMEMBERED: usize = 1_024;
-
-impl Seen {
-    fn insert(&mut self, id: &str) -> bool {
-        if self.set.contains(id) {
-            return false;
-        }
-        if self.order.len() >= REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.set.remove(&oldest);
-        }
-        let id: Arc<str> = id.into();
-        self.order.push_back(Arc::clone(&id));
-        self.set.insert(id)
-    }
 }
 
 #[cfg(test)]

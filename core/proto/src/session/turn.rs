@@ -186,6 +186,39 @@ impl Calls {
     /// # Errors
     /// [`ErrorKind::Protocol`] when two calls share an id; nothing is started then.
     pub fn pause(&mut self, message: &Message, now: Time) -> Result<bool, Error> {
+        if !self.lay_open(message)? {
+            return Ok(false);
+        }
+        self.deadline = Some(now.plus(self.limits.continuation_ms()));
+        for i in 0..self.open.len() {
+            self.admit(i);
+        }
+        self.advance(now);
+        Ok(true)
+    }
+
+    /// A turn has paused with `message` although it is to end: no call starts, and each gets a result that says so.
+    ///
+    /// # Errors
+    /// As [`Calls::pause`].
+    pub fn decline(&mut self, message: &Message, now: Time) -> Result<bool, Error> {
+        if !self.lay_open(message)? {
+            return Ok(false);
+        }
+        self.cancelled = true;
+        for i in 0..self.open.len() {
+            if self.kept.contains_key(&self.open[i].call.id) {
+                self.open[i].state = CallState::Settled;
+            } else {
+                self.never_started(i, "the turn was cancelled");
+            }
+        }
+        self.advance(now);
+        Ok(true)
+    }
+
+    /// Takes the client's calls of a message; whether there are any.
+    fn lay_open(&mut self, message: &Message) -> Result<bool, Error> {
         let mut ids: Vec<&str> = message.tool_uses().map(|(_, c)| c.id.as_str()).collect();
         ids.sort_unstable();
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -195,22 +228,15 @@ impl Calls {
             ));
         }
         let calls: Vec<ToolUse> = self.client_calls(message).cloned().collect();
-        if calls.is_empty() {
-            return Ok(false);
-        }
-        self.deadline = Some(now.plus(self.limits.continuation_ms()));
+        let tool_of = |call: &ToolUse| self.tools.iter().position(|tool| tool.name() == call.name);
         self.open = calls
             .into_iter()
             .map(|call| {
-                let tool = self.tools.iter().position(|tool| tool.name() == call.name);
+                let tool = tool_of(&call);
                 Call { call, tool, state: CallState::Waiting, deadline: None }
             })
             .collect();
-        for i in 0..self.open.len() {
-            self.admit(i);
-        }
-        self.advance(now);
-        Ok(true)
+        Ok(!self.open.is_empty())
     }
 
     /// A tool returned `content`: a JSON string or an array of blocks.
@@ -421,7 +447,15 @@ impl Calls {
     ) -> Result<Accepted, Error> {
         let Some(i) = self.position(id) else { return self.not_open(id) };
         match self.open[i].state {
-            CallState::Running | CallState::Stopping => {}
+            CallState::Running => {}
+            // A tool that was told to stop and then fails was interrupted, whatever it says; one
+            // that returns had its effect, and the model must know.
+            CallState::Stopping if outcome == ToolOutcome::Failed => {
+                self.interrupted(i);
+                self.advance(now);
+                return Ok(Accepted::Taken);
+            }
+            CallState::Stopping => {}
             CallState::Settled => return Ok(Accepted::TooLate),
             CallState::Asked | CallState::Waiting => {
                 let message = format!("the call \"{id}\" was not started yet");
@@ -628,6 +662,34 @@ mod tests {
         assert_eq!(calls.outcome("1"), Some(ToolOutcome::Done));
         assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
         assert_eq!(calls.outcome("3"), Some(ToolOutcome::NotStarted));
+    }
+
+    #[test]
+    fn calls_of_a_turn_that_is_to_end_never_start() {
+        let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+        assert!(calls.decline(&message(&[("1", "a"), ("2", "nobody")]), at(0)).unwrap());
+        let outputs = drain(&mut calls);
+        assert!(
+            !outputs.iter().any(|o| matches!(o, CallsOutput::Start(_) | CallsOutput::Stop { .. }))
+        );
+        assert!(matches!(outputs.last(), Some(CallsOutput::Results { cancelled: true, .. })));
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::NotStarted));
+        assert!(!calls.is_open());
+    }
+
+    #[test]
+    fn in_the_grace_of_a_cancel_a_result_counts_and_a_failure_is_an_interruption() {
+        let mut calls = Calls::new(vec![tool("a"), tool("b")], CallLimits::default());
+        calls.pause(&message(&[("1", "a"), ("2", "b")]), at(0)).unwrap();
+        calls.cancel(at(1));
+        calls.complete("1", Json::string("paid"), at(2)).unwrap();
+        calls.fail("2", "cancelled", at(3)).unwrap();
+        assert_eq!(calls.outcome("1"), Some(ToolOutcome::Done));
+        assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
+        assert!(matches!(
+            drain(&mut calls).last(),
+            Some(CallsOutput::Results { cancelled: true, .. })
+        ));
     }
 
     #[test]

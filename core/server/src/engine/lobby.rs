@@ -103,7 +103,7 @@ impl Engine {
         let event = LogEvent::new(EventType::SessionJoin, client.key.clone(), payload);
         let write = Write::Join {
             who: client.key.as_str().to_owned(),
-            tools: lists(&declared),
+            tools: declared.names_tools.then(|| lists(&declared)),
             session_key: key.hash.clone(),
         };
         let session = self.session(&id);

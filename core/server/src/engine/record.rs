@@ -35,7 +35,7 @@ pub(super) enum Write {
     /// A driver registers.
     Register { who: String },
     /// A client joins; one event.
-    Join { who: String, tools: ToolLists, session_key: KeyHash },
+    Join { who: String, tools: Option<ToolLists>, session_key: KeyHash },
 }
 
 /// What was written.

@@ -50,6 +50,11 @@ pub enum StoreError {
     /// The database was locked by another program for longer than the busy timeout.
     #[error("another program keeps the database locked; end it or raise the busy timeout")]
     Busy,
+    /// The file was removed, renamed or replaced while it was open.
+    #[error(
+        "the database file was removed or replaced while the service ran; put it back and restart the service"
+    )]
+    Gone,
     /// The operating system or the file failed.
     #[error("the database failed: {0}")]
     Io(String),
@@ -113,6 +118,7 @@ impl StoreError {
             Self::Full => "full",
             Self::ReadOnly => "read_only",
             Self::Busy => "busy",
+            Self::Gone => "gone",
             Self::Io(_) => "io",
             Self::Stopped => "stopped",
             Self::Internal(_) => "internal",

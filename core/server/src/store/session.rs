@@ -213,8 +213,8 @@ pub struct Join {
     pub session: String,
     /// The client key that joins.
     pub client_key_id: String,
-    /// Replaces what it declared before.
-    pub tools: ToolLists,
+    /// Replaces what it declared before; `None` leaves it.
+    pub tools: Option<ToolLists>,
     /// The hash of the session key minted for it.
     pub session_key: KeyHash,
     /// `session.join`.

@@ -6,7 +6,7 @@ use crate::engine::command::Trace;
 use crate::engine::effect::LogLevel;
 use crate::engine::net::{ExchangeId, NetEvent};
 use crate::engine::session::Core;
-use crate::engine::step::StepQueue;
+use crate::engine::step::{Step, StepQueue};
 use broca_proto::session::method::{Cancel, Method, SendMessageResult};
 use broca_proto::session::turn::CallsOutput;
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
@@ -161,15 +161,18 @@ impl Turn {
                 self.finish(Err(failure), core, steps);
                 return;
             }
-            if !matches!(self.calls.pause(&result.message, now), Ok(true)) {
+            if !matches!(self.calls.decline(&result.message, now), Ok(true)) {
                 self.replied(result.message, core, steps);
                 return;
             }
             confirmed = true;
-            self.calls.abandon(now);
             while let Some(output) = self.calls.poll() {
-                if let CallsOutput::Results { blocks, .. } = output {
-                    kept = blocks;
+                match output {
+                    CallsOutput::Results { blocks, .. } => kept = blocks,
+                    CallsOutput::Settled { id, outcome } => {
+                        steps.push(Step::ToolSettled { tool_use_id: id, outcome });
+                    }
+                    _ => {}
                 }
             }
         }

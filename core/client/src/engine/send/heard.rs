@@ -6,6 +6,7 @@ use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::payload::{ErrorReason, TokenUsage};
+use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind};
 
 /// What the events of a turn have said so far.
@@ -14,12 +15,19 @@ pub(super) struct Heard {
     cursor: String,
     pub(super) failure: Option<Error>,
     pub(super) usage: Option<TokenUsage>,
+    seen: Seen,
     delta_limit: usize,
 }
 
 impl Heard {
     pub(super) fn new(delta_limit: usize) -> Self {
-        Self { cursor: String::new(), failure: None, usage: None, delta_limit }
+        Self {
+            cursor: String::new(),
+            failure: None,
+            usage: None,
+            seen: Seen::default(),
+            delta_limit,
+        }
     }
 
     /// Hands an item to the application.
@@ -27,6 +35,9 @@ impl Heard {
     pub(super) fn item(&mut self, item: Item, steps: &mut StepQueue) {
         match item {
             Item::Event(event) => {
+                if !self.seen.insert(event.id()) {
+                    return;
+                }
                 look_at(&event, &mut self.failure, &mut self.usage);
                 self.cursor.clear();
                 self.cursor.push_str(event.id());

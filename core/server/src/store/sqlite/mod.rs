@@ -7,6 +7,7 @@
 mod events;
 mod fault;
 mod gates;
+mod place;
 mod profiles;
 mod readers;
 mod schema;

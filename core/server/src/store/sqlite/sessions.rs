@@ -83,7 +83,10 @@ fn insert(
 
 pub(super) fn join(db: &Connection, join: Join, now: WallTime) -> Result<Stored, StoreError> {
     let number = open_row(db, &join.session)?.number;
-    put_tools(db, number, &join.client_key_id, &join.tools)?;
+    match &join.tools {
+        Some(tools) => put_tools(db, number, &join.client_key_id, tools)?,
+        None => add_participant(db, number, &join.client_key_id)?,
+    }
     add_session_key(db, number, &join.session_key, &join.client_key_id, now)?;
     events::append_one(db, number, join.event, now)
 }
@@ -100,6 +103,18 @@ fn put_tools(
          ON CONFLICT DO UPDATE SET tools = ?3, sandbox_tools = ?4, subagent_tools = ?5",
     )?
     .execute((session, key, &lists.tools, &lists.sandbox_tools, &lists.subagent_tools))?;
+    Ok(())
+}
+
+/// Makes sure that a participant has lists of tools, be they empty.
+fn add_participant(db: &Connection, session: i64, key: &str) -> Result<(), StoreError> {
+    let none = ToolLists::default();
+    db.prepare_cached(
+        "INSERT INTO participants (session, client_key_id, tools, sandbox_tools, subagent_tools)
+         VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT DO NOTHING",
+    )?
+    .execute((session, key, &none.tools, &none.sandbox_tools, &none.subagent_tools))?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The one thread that writes, and its group commit.
 
 use super::SqliteSettings;
+use super::place::Place;
 use super::uses::Uses;
 use crate::store::StoreError;
 use rusqlite::Connection;
@@ -23,9 +24,10 @@ impl Writer {
     ) -> Result<Self, StoreError> {
         let (queue, jobs) = mpsc::channel(settings.queue.max(1));
         let group = settings.group.max(1);
+        let place = Place::of(&settings.path);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
-            .spawn(move || write_all(&db, jobs, group, &uses))
+            .spawn(move || write_all(&db, jobs, group, &uses, &place))
             .map_err(|error| StoreError::Io(format!("cannot start the writer: {error}")))?;
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
@@ -93,7 +95,13 @@ where
     }
 }
 
-fn write_all(db: &Connection, mut jobs: mpsc::Receiver<Box<dyn Job>>, most: usize, uses: &Uses) {
+fn write_all(
+    db: &Connection,
+    mut jobs: mpsc::Receiver<Box<dyn Job>>,
+    most: usize,
+    uses: &Uses,
+    place: &Place,
+) {
     let mut group = Vec::new();
     while let Some(first) = jobs.blocking_recv() {
         group.push(first);
@@ -102,7 +110,7 @@ fn write_all(db: &Connection, mut jobs: mpsc::Receiver<Box<dyn Job>>, most: usiz
         {
             group.push(next);
         }
-        let outcome = commit_group(db, &mut group, uses);
+        let outcome = commit_group(db, &mut group, uses, place);
         for job in group.drain(..) {
             job.answer(outcome.clone());
         }
@@ -117,8 +125,9 @@ fn commit_group(
     db: &Connection,
     group: &mut [Box<dyn Job>],
     uses: &Uses,
+    place: &Place,
 ) -> Result<(), StoreError> {
-    let outcome = run_group(db, group, uses);
+    let outcome = run_group(db, group, uses, place);
     if !db.is_autocommit() {
         // A transaction that is still open here is one that failed.
         if let Err(error) = db.prepare_cached("ROLLBACK").and_then(|mut sql| sql.execute([])) {
@@ -128,7 +137,12 @@ fn commit_group(
     outcome
 }
 
-fn run_group(db: &Connection, group: &mut [Box<dyn Job>], uses: &Uses) -> Result<(), StoreError> {
+fn run_group(
+    db: &Connection,
+    group: &mut [Box<dyn Job>],
+    uses: &Uses,
+    place: &Place,
+) -> Result<(), StoreError> {
     let run = |sql| -> Result<(), StoreError> {
         db.prepare_cached(sql)?.execute([])?;
         Ok(())
@@ -147,5 +161,6 @@ fn run_group(db: &Connection, group: &mut [Box<dyn Job>], uses: &Uses) -> Result
     if changed {
         Uses::write(db, &uses.take())?;
     }
+    place.check()?;
     run("COMMIT")
 }
