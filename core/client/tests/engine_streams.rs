@@ -61,6 +61,15 @@ fn events_and_deltas_arrive_while_the_stream_runs() {
 }
 
 #[test]
+fn an_event_that_comes_twice_is_delivered_once() {
+    let mut host = host(|_| ());
+    let conn = begin(&mut host);
+    let (first, second) = (event("e1", "tool.call", "{}"), event("e2", "tool.call", "{}"));
+    lines(&mut host, conn, [first.clone(), second.clone(), first, second]);
+    assert_eq!(host.event_ids(2), ["e1", "e2"]);
+}
+
+#[test]
 fn what_this_version_does_not_know_is_delivered_raw() {
     let mut host = host(|_| ());
     let conn = begin(&mut host);
