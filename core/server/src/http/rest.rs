@@ -18,12 +18,10 @@ use std::sync::Arc;
 /// The `{id}` of a path, or why it cannot be read.
 pub(crate) type SessionPath = Result<Path<String>, PathRejection>;
 
-/// The session that a path names.
-pub(crate) fn session_id(path: SessionPath) -> Result<SessionId, Refusal> {
-    match path {
-        Ok(Path(id)) => Ok(SessionId::from(id)),
-        Err(_) => Err(Refusal::bad_request("the session id in the path cannot be read")),
-    }
+/// The session that a path names. One that is no UTF-8 names none: it is answered as any id that is not there,
+/// after the key was looked at.
+pub(crate) fn session_id(path: SessionPath) -> SessionId {
+    SessionId::from(path.map_or_else(|_| "\u{fffd}".to_owned(), |Path(id)| id))
 }
 
 /// `GET /api/v1/meta`.
@@ -61,7 +59,7 @@ pub(crate) async fn join(
     path: SessionPath,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let session = session_id(path)?;
+    let session = session_id(path);
     let (parts, content) = request.into_parts();
     let client = auth::client(&engine, &parts.headers).await?;
     let content = read_json(&engine, &parts.headers, content).await?;
@@ -74,7 +72,7 @@ pub(crate) async fn participants(
     path: SessionPath,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let session = session_id(path)?;
+    let session = session_id(path);
     auth::session(&engine, &headers, &session).await?;
     let drivers = engine.drivers(&session).await?;
     Ok(json(200, &Json::encode(&Participants { drivers }).unwrap_or_default()))
@@ -94,7 +92,7 @@ pub(crate) async fn events(
     query: Result<Query<PageQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let session = session_id(path)?;
+    let session = session_id(path);
     auth::session(&engine, &headers, &session).await?;
     let Ok(Query(query)) = query else {
         return Err(Refusal::bad_request("the query cannot be read"));
@@ -126,7 +124,7 @@ pub(crate) async fn close(
     path: SessionPath,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let session = session_id(path)?;
+    let session = session_id(path);
     auth::session(&engine, &headers, &session).await?;
     engine.close(&session).await?;
     let id = Json::string(session.as_str());

@@ -29,7 +29,7 @@ async fn answer(
     path: rest::SessionPath,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let session = rest::session_id(path)?;
+    let session = rest::session_id(path);
     let (parts, content) = request.into_parts();
     let who = auth::session(engine, &parts.headers, &session).await?;
     let config = engine.config();

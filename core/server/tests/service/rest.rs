@@ -73,6 +73,8 @@ async fn every_auth_row_is_a_problem_document_and_nothing_is_said_about_sessions
         ("POST", "", driver.path("/rpc"), Some(&foreign), "invalid session key"),
         ("DELETE", "", driver.path(""), Some(&foreign), "invalid session key"),
         ("GET", "/api/v1/sessions/ses_none/events", "/".into(), Some(&own), "invalid session key"),
+        ("POST", "/api/v1/sessions/%ff/rpc", "/".into(), None, "missing Authorization header"),
+        ("POST", "/api/v1/sessions/%ff/rpc", "/".into(), Some(&own), "invalid session key"),
     ];
     for (method, fixed, path, value, detail) in rows {
         let path = if fixed.is_empty() { path.as_str() } else { fixed };
