@@ -34,8 +34,8 @@ RULES = [
     {"when": {"equals": "think"}, "then": {"reasoning": "hm", "text": "thought"}},
     {"when": {"contains": "ruin"}, "then": {"fail": {"status": 500, "error": "down", "body": "boom"}}},
 ]
-PRIMARY = [{"when": {"equals": "break"}, "then": {"fail": {"status": 503, "error": "down"}}}, *RULES,
-           {"then": {"text": "hello"}}]
+BREAK = {"when": {"equals": "break"}, "then": {"fail": {"status": 503, "error": "down"}}}
+PRIMARY = [BREAK, *RULES, {"then": {"text": "hello"}}]
 FALLBACK = [{"when": {"contains": "ruin"}, "then": {"fail": {"error": "nobody there"}}}, {"then": {"text": "spare"}}]
 
 
@@ -489,8 +489,7 @@ def main():
                         passed += 1
                     except Exception:
                         failed += 1
-                        sentence = check.__name__.replace("_", " ")
-                        print(f"not so: {sentence}\n{traceback.format_exc()}", flush=True)
+                        print("not so:", check.__name__.replace("_", " "), traceback.format_exc(), sep="\n")
             finally:
                 service.stop()
     print(f"{passed} passed, {failed} failed, 0 skipped")
