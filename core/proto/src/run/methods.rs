@@ -1,16 +1,17 @@
 //! Who may call which method when, and the answers that need no work (session service §5).
 
+use super::depth;
 use super::gate::Refusal;
 use super::log::{LogEvent, boolean};
 use super::open::{DeclaredTools, Profile, RESERVED_NAME, not_in_allowlist};
 use crate::Json;
-use crate::session::content::open_enum;
+use crate::session::content::{Message, open_enum};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
 use crate::session::ids::KeyId;
 use crate::session::method::{
     CancelSubagent, Compact, ExecRemoteSandbox, Method, Params, ReportLocalSandbox,
-    ReportLocalSubagent, StartRemoteSandbox,
+    ReportLocalSubagent, SendMessage, StartRemoteSandbox,
 };
 use crate::session::rpc::{RpcFailure, code};
 
@@ -165,6 +166,19 @@ fn refuse_image(params: &Json, profile_images: &[String]) -> Result<(), RpcFailu
     Err(RpcFailure::new(code::SANDBOX_IMAGE_NOT_ALLOWED, message))
 }
 
+/// `session.sendMessage`: the message, unless it nests so deep that nobody could read it again.
+///
+/// # Errors
+/// `-32602`.
+pub fn send_message(params: &Json) -> Result<Message, RpcFailure> {
+    let message = SendMessage::read(params)?.message;
+    if depth::fits(&message.to_json(), depth::MAX_LEVELS + 1) {
+        Ok(message)
+    } else {
+        Err(invalid(&depth::too_deep("\"content\"")))
+    }
+}
+
 /// `session.updateClientTools`: the caller's new list, which replaces the old one.
 ///
 /// # Errors
@@ -172,6 +186,9 @@ fn refuse_image(params: &Json, profile_images: &[String]) -> Result<(), RpcFailu
 pub fn update_client_tools(params: &Json, profile: &Profile) -> Result<DeclaredTools, RpcFailure> {
     let raw = params.member("tools").ok_or_else(|| invalid("missing \"tools\""))?;
     let declared = DeclaredTools::read(raw).map_err(|e| invalid(&e.reason))?;
+    if !depth::fits(&declared.raw, depth::MAX_LEVELS) {
+        return Err(invalid(&depth::too_deep("\"tools\"")));
+    }
     if declared.tools.iter().any(|tool| tool.name.is_empty()) {
         return Err(invalid("every tool needs a non-empty \"name\""));
     }
@@ -423,6 +440,18 @@ mod tests {
         }
         let stored = update(r#"{"tools":[{"name":"clock","x":1.0}]}"#).unwrap();
         assert_eq!(stored.raw.as_str(), r#"[{"name":"clock","x":1.0}]"#);
+    }
+
+    #[test]
+    fn content_that_could_not_be_read_again_is_refused() {
+        let nested = |levels: usize| {
+            let content = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            send_message(&json(&format!(r#"{{"message":{{"content":{content}}}}}"#)))
+        };
+        assert!(nested(depth::MAX_LEVELS).is_ok());
+        let failure = nested(depth::MAX_LEVELS + 1).unwrap_err();
+        assert_eq!(failure.code, -32602);
+        assert!(failure.message.contains("121 levels"), "{}", failure.message);
     }
 
     #[test]

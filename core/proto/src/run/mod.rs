@@ -4,11 +4,12 @@
 //! into the one the model sees when a paused turn waits for results. [`turn`] runs rounds of model
 //! and tools as effects that a shell carries out, with the events to log ([`log`]) and the tools on
 //! offer ([`toolbox`]). [`open`] checks what opens and joins a session, [`methods`] who may call
-//! what, [`view`] what a request may see.
+//! what, [`view`] what a request may see, [`depth`] how deep content may nest.
 //!
 //! Nothing here waits, stores or reads a clock: times are wall-clock milliseconds since the Unix
 //! epoch, given as arguments.
 
+pub mod depth;
 pub mod gate;
 pub mod log;
 pub mod merge;

@@ -3,6 +3,7 @@
 //! Who the caller is has been established before (step 1), and the shell has looked up the profile
 //! and, for a join, the session; everything else is decided here.
 
+use super::depth;
 use super::methods::SessionState;
 use crate::Json;
 use crate::json::JsonError;
@@ -259,6 +260,7 @@ fn bad_body(reason: &str) -> Problem {
 fn read_declared(body: &Json) -> Result<Declared, Problem> {
     let list = |name: &str| match body.member(name) {
         None => Ok(DeclaredTools::none()),
+        Some(raw) if !depth::fits(&raw, depth::MAX_LEVELS) => Err(bad_body(&depth::too_deep(name))),
         Some(raw) => DeclaredTools::read(raw).map_err(|e| bad_body(&format!("{name}: {e}"))),
     };
     let client_version = match body.member("client_version") {

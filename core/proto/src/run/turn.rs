@@ -5,6 +5,7 @@
 //! outcome is handed in. Events are in the order of the log; an effect's events are to be on disk
 //! before they are shown and before the next effect is carried out.
 
+use super::depth;
 use super::log::{
     Audience, Elided, LogEvent, boolean, call_payload, client_result, for_provider, mcp_request,
     mcp_response, server_result, text_content,
@@ -122,7 +123,7 @@ impl Turn {
     /// The model has answered. Ignored when no model was asked.
     pub fn handle_model_reply(&mut self, reply: ModelReply) {
         let Doing::Model { attempt } = self.doing else { return };
-        if let Some(error) = fault_of_calls(&reply.content) {
+        if let Some(error) = fault_of_calls(&reply.content).or_else(|| fault_of_depth(&reply)) {
             let body = Some(reply.body.as_str().to_owned());
             self.handle_model_failure(ModelFailure { status: Some(200), error, body });
             return;
@@ -174,6 +175,12 @@ impl Turn {
     pub fn handle_tool_outcome(&mut self, outcome: ToolOutcome) {
         let Doing::Tools(exchange) = &mut self.doing else { return };
         let mut exchange = std::mem::take(exchange);
+        let outcome = match outcome {
+            ToolOutcome::Answered(result) if !depth::fits(&result, depth::MAX_LEVELS - 2) => {
+                ToolOutcome::Failed(depth::too_deep("the tool's result"))
+            }
+            outcome => outcome,
+        };
         self.answer_mcp(&mut exchange, &outcome);
         self.run_tools(exchange);
     }
@@ -436,9 +443,12 @@ impl Turn {
 /// # Errors
 /// `-32602` when a result belongs to no open call or comes twice; the turn stays paused.
 pub fn cancel_paused(pause: &Pause, results: Vec<Block>) -> Result<Vec<LogEvent>, RpcFailure> {
-    let merged = settle(pause, results).map_err(|error| {
-        RpcFailure::new(code::INVALID_PARAMS, format!("Invalid params: {error}"))
-    })?;
+    let invalid =
+        |why: String| RpcFailure::new(code::INVALID_PARAMS, format!("Invalid params: {why}"));
+    if !results.iter().all(|block| depth::fits(block.json(), depth::MAX_LEVELS - 1)) {
+        return Err(invalid(depth::too_deep("\"results\"")));
+    }
+    let merged = settle(pause, results).map_err(|error| invalid(error.to_string()))?;
     let mut events = opening_events(&pause.owner, &merged);
     events.push(LogEvent::turn_cancelled(&pause.owner, "paused"));
     Ok(events)
@@ -485,6 +495,13 @@ fn fault_of_calls(content: &[Block]) -> Option<String> {
         }
         _ => None,
     })
+}
+
+/// Why an answer could not be shown again, if it could not.
+fn fault_of_depth(reply: &ModelReply) -> Option<String> {
+    let fits = depth::fits(&reply.body, depth::MAX_LEVELS)
+        && reply.content.iter().all(|b| depth::fits(b.json(), depth::MAX_LEVELS - 1));
+    (!fits).then(|| depth::too_deep("the model's answer"))
 }
 
 fn unavailable() -> Message {

@@ -48,11 +48,11 @@ impl Engine {
         let answer = match self.admitted(&session, &who, features, &request).await {
             Err(failure) => Err(failure),
             Ok((Method::SendMessage, _)) if self.is_stopping() => Err(send::stopping()),
-            Ok((Method::SendMessage, _)) => match method::SendMessage::read(&request.params) {
+            Ok((Method::SendMessage, _)) => match methods::send_message(&request.params) {
                 Err(failure) => Err(failure),
-                Ok(send) => {
+                Ok(message) => {
                     let call = Call { who, features, id: request.id };
-                    let (feed, presence) = send::begin(self, session, call, send.message);
+                    let (feed, presence) = send::begin(self, session, call, message);
                     return Reply::Call { feed, presence };
                 }
             },

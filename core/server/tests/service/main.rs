@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod cancel;
+mod depth;
 mod display;
 mod envelope;
 mod gate;
