@@ -109,7 +109,16 @@ impl Default for Config {
     }
 }
 
-/// A setting that cannot be read.
+/// The longest time that a setting may name: a year.
+pub const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The most bytes that a setting may name: 1 GiB.
+pub const MOST_BYTES: u64 = 1 << 30;
+
+/// The largest count that a setting may name.
+pub const MOST: u64 = 1 << 20;
+
+/// A setting that cannot be read, or that is out of its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct ConfigError {
@@ -182,7 +191,56 @@ impl Config {
                 *setting = number;
             }
         }
+        config.check()?;
         Ok(config)
+    }
+
+    /// Checks that every setting is one that the service can work with: times of at most [`LONGEST`], sizes of at
+    /// most [`MOST_BYTES`], counts of at most [`MOST`], and no zero where nothing would ever move.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the first setting that is out of its bounds, by its variable.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let hub = &self.hub;
+        for (name, time) in [
+            ("TURN_TIMEOUT", self.turn_timeout),
+            ("SHUTDOWN_TIMEOUT", self.shutdown_timeout),
+            ("HEAD_TIMEOUT", self.head_timeout),
+            ("BODY_TIMEOUT", self.body_timeout),
+            ("WRITE_TIMEOUT", self.write_timeout),
+            ("HEARTBEAT", self.heartbeat.unwrap_or(LONGEST)),
+        ] {
+            if time > LONGEST {
+                let reason = format!("must be at most {} seconds, a year", LONGEST.as_secs());
+                return Err(ConfigError { name: format!("BROCA_{name}"), reason });
+            }
+        }
+        let many = |number: usize| number as u64;
+        for (name, number, least, most) in [
+            ("HEARTBEAT", self.heartbeat.map_or(1, |h| u64::from(!h.is_zero())), 1, MOST),
+            ("MAX_REQUEST_BYTES", many(self.max_request_bytes), 1, MOST_BYTES),
+            ("MAX_HEAD_BYTES", many(self.max_head_bytes), 0, MOST_BYTES),
+            ("MAX_CONNECTIONS", many(self.max_connections), 1, MOST),
+            ("MAX_WAITERS", many(self.max_waiters), 0, MOST),
+            ("MAX_ROUNDS", self.max_rounds.into(), 1, MOST),
+            ("PAGE_DEFAULT", self.page_default.into(), 1, MOST),
+            ("PAGE_MAX", self.page_max.into(), 1, MOST),
+            ("PAGE_BYTES", many(self.page_bytes), 1, MOST_BYTES),
+            ("REPLAY_PAGE", self.replay_page.into(), 1, MOST),
+            ("REPLAY_BYTES", many(self.replay_bytes), 1, MOST_BYTES),
+            ("RING_EVENTS", many(hub.ring_events), 1, MOST),
+            ("STREAM_LINES", many(hub.stream_lines), 0, MOST),
+            ("RING_BYTES", many(hub.ring_bytes), 1, MOST_BYTES),
+            ("BATCH_BYTES", many(hub.batch_bytes), 1, MOST_BYTES),
+            ("DISPLAY_BYTES", many(hub.display_bytes), 0, MOST_BYTES),
+            ("DISPLAY_JOIN", many(hub.display_join), 0, MOST_BYTES),
+        ] {
+            if !(least..=most).contains(&number) {
+                let reason = format!("must be from {least} to {most}");
+                return Err(ConfigError { name: format!("BROCA_{name}"), reason });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -248,6 +306,41 @@ mod tests {
         assert_eq!((config.hub.ring_events, config.max_rounds), (9, 3));
         assert_eq!(config.heartbeat, Some(Duration::from_secs(10)));
         assert_eq!(from(&[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_value_that_the_service_cannot_work_with_is_refused_with_its_bounds() {
+        let endless = u64::MAX.to_string();
+        for name in [
+            "TURN_TIMEOUT",
+            "SHUTDOWN_TIMEOUT",
+            "HEAD_TIMEOUT",
+            "BODY_TIMEOUT",
+            "WRITE_TIMEOUT",
+            "HEARTBEAT",
+            "MAX_REQUEST_BYTES",
+            "MAX_HEAD_BYTES",
+            "MAX_CONNECTIONS",
+            "MAX_WAITERS",
+            "PAGE_BYTES",
+            "REPLAY_BYTES",
+            "RING_EVENTS",
+            "STREAM_LINES",
+            "RING_BYTES",
+            "BATCH_BYTES",
+            "DISPLAY_BYTES",
+            "DISPLAY_JOIN",
+        ] {
+            let name = format!("BROCA_{name}");
+            let error = from(&[(&name, &endless)]).unwrap_err();
+            assert_eq!(error.name, name);
+            assert!(error.reason.starts_with("must be "), "{error}");
+        }
+        for name in ["BATCH_BYTES", "MAX_CONNECTIONS", "PAGE_MAX", "REPLAY_PAGE", "MAX_ROUNDS"] {
+            assert!(from(&[(&format!("BROCA_{name}"), "0")]).is_err(), "{name}");
+        }
+        let spins = Config { heartbeat: Some(Duration::ZERO), ..Config::default() };
+        assert_eq!(spins.check().unwrap_err().name, "BROCA_HEARTBEAT");
     }
 
     #[test]

@@ -15,6 +15,6 @@ pub mod service;
 pub mod store;
 pub mod tools;
 
-pub use config::{Config, HubLimits};
+pub use config::{Config, ConfigError, HubLimits};
 pub use engine::Models;
 pub use service::{NewProfile, Service, ServiceError};

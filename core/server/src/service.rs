@@ -1,6 +1,6 @@
 //! The service as a whole: opened over a database, served on a listener, shut down in order.
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::engine::{Engine, Models};
 use crate::http;
 use crate::keys::{IdKind, NewKey, NoRandomness, Role};
@@ -15,14 +15,18 @@ use std::time::{Duration, SystemTime};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-/// How long turns that are cut have to let go.
+/// The most of the shutdown timeout that is kept for turns that are cut: to let go, and to tell their callers.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why the service cannot start or do what it was told.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServiceError {
+    /// A setting is out of its bounds.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The database cannot be used; the text says why and what to do.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -84,12 +88,13 @@ impl Service {
     /// Opens the database of `config`, with these models and server-side tools.
     ///
     /// # Errors
-    /// [`ServiceError::Store`].
+    /// [`ServiceError::Config`], [`ServiceError::Store`].
     pub async fn open(
         config: Config,
         models: Models,
         tools: Vec<Arc<dyn ServerTool>>,
     ) -> Result<Self, ServiceError> {
+        config.check()?;
         let settings = SqliteSettings::new(&config.db_path);
         let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&settings)).await;
         let store = opened.map_err(|_| ServiceError::Internal)??;
@@ -99,13 +104,14 @@ impl Service {
     /// A service over a store that is open already.
     ///
     /// # Errors
-    /// [`ServiceError::Store`] when its paused turns cannot be read.
+    /// [`ServiceError::Config`], or [`ServiceError::Store`] when its paused turns cannot be read.
     pub async fn over(
         config: Config,
         store: Arc<dyn Store>,
         models: Models,
         tools: Vec<Arc<dyn ServerTool>>,
     ) -> Result<Self, ServiceError> {
+        config.check()?;
         let engine = Engine::start(config, store, models, tools).await?;
         let (shutdown, _) = watch::channel(false);
         Ok(Self { engine, shutdown })
@@ -128,17 +134,28 @@ impl Service {
     pub async fn serve(&self, listener: TcpListener) {
         let router = http::router(Arc::clone(&self.engine));
         let config = self.engine.config();
-        http::serve(listener, router, config, self.shutdown.subscribe()).await;
-        // Turns whose callers have gone have the same time; then they are cut and log no more.
-        let over = self.engine.turns_are_over();
-        if tokio::time::timeout(config.shutdown_timeout, over).await.is_err() {
-            tracing::warn!("turns were still at work at the shutdown timeout and are cut");
-            self.engine.cut_turns();
-            let over = self.engine.turns_are_over();
-            if tokio::time::timeout(LAST_WORDS, over).await.is_err() {
-                tracing::warn!("turns could not be cut in time");
+        let serving = async {
+            http::serve(listener, router, config, self.shutdown.subscribe()).await;
+            // Turns whose callers have gone have the same time.
+            self.engine.turns_are_over().await;
+        };
+        tokio::select! {
+            biased;
+            () = serving => {}
+            () = self.time_is_up() => {
+                tracing::warn!("requests or turns were still open at the shutdown timeout and are cut");
             }
         }
+    }
+
+    /// Returns when the shutdown timeout is over. A little earlier, turns that still run are cut.
+    async fn time_is_up(&self) {
+        // The sender lives as long as the service.
+        let _ = self.shutdown.subscribe().wait_for(|up| *up).await;
+        let (begun, whole) = (Instant::now(), self.engine.config().shutdown_timeout);
+        tokio::time::sleep_until(begun + (whole - LAST_WORDS.min(whole / 10))).await;
+        self.engine.cut_turns();
+        tokio::time::sleep_until(begun + whole).await;
     }
 
     /// Begins to shut down: nothing new is accepted, subscriptions end at once, calls that wait are refused,

@@ -69,6 +69,10 @@ pub(super) fn begin(
     let (presence, present) = oneshot::channel();
     let engine = Arc::clone(engine);
     let (ticket, granted) = session.arrive(call.who.clone(), call.id.clone());
+    if engine.is_stopping() {
+        // It may have arrived after those that wait were refused.
+        session.begin_shutdown();
+    }
     let work = wait_and_run(engine, session, call, message, ticket, granted, feed, present);
     // What the turn says in the service's log belongs to the request that began it.
     tokio::spawn(work.in_current_span());

@@ -15,8 +15,7 @@ use tokio::task::JoinSet;
 /// How long to wait after an accept that failed for want of resources, such as file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `router` until `shutdown` turns true, then lets the open requests finish, for at most
-/// `config.shutdown_timeout`.
+/// Serves `router` until `shutdown` turns true, then lets the open requests finish. Dropped, it cuts them.
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -25,6 +24,7 @@ pub(crate) async fn serve(
 ) {
     let places = Arc::new(Semaphore::new(config.max_connections.max(1)));
     let mut connections = JoinSet::new();
+    let mut is_refused = false;
     loop {
         let place = tokio::select! {
             place = Arc::clone(&places).acquire_owned() => place,
@@ -36,6 +36,7 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
+                is_refused = false;
                 let serving = connection(stream, router.clone(), config, shutdown.clone());
                 connections.spawn(async move {
                     serving.await;
@@ -43,18 +44,17 @@ pub(crate) async fn serve(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Once for each shortage: it may last, and the log is bounded too.
+                if !std::mem::replace(&mut is_refused, true) {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
         while connections.try_join_next().is_some() {}
     }
     drop(listener);
-    let drain = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(config.shutdown_timeout, drain).await.is_err() {
-        tracing::warn!("requests were still open at the shutdown timeout and are cut");
-    }
-    connections.shutdown().await;
+    while connections.join_next().await.is_some() {}
 }
 
 fn connection(

@@ -84,6 +84,19 @@ async fn a_turn_that_does_not_end_is_cut_at_the_shutdown_timeout() {
 }
 
 #[tokio::test]
+async fn a_turn_that_is_cut_still_tells_its_caller_that_the_service_goes_down() {
+    let world = World::with(|c| c.shutdown_timeout = Duration::from_millis(2000)).await;
+    let driver = world.driver(&[]).await;
+    let _never = world.main.hold("never");
+    let mut running = driver.send("x").await;
+    world.main.was_asked(1).await;
+    let stopping = world.stop();
+    let (seen, _service) = tokio::join!(running.rest(), stopping);
+    let told = seen.last().unwrap()["error"]["message"].as_str().unwrap();
+    assert!(told.contains("shutting down"), "{told}");
+}
+
+#[tokio::test]
 async fn a_shutdown_waits_for_a_turn_whose_caller_has_gone() {
     let world = World::new().await;
     let driver = world.driver(&[]).await;
