@@ -50,6 +50,25 @@ async fn sixty_four_sessions_append_at_once_and_each_log_is_dense() {
     assert_eq!(store.counters().await.unwrap().events, 64 * 21);
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn nothing_is_acknowledged_once_the_file_or_its_log_is_no_longer_there() {
+    for gone in ["broca.db", "broca.db-wal"] {
+        let (folder, path) = folder();
+        let store: Arc<dyn Store> = Arc::new(at(&path).unwrap());
+        let (id, _) = open(store.as_ref()).await;
+        let append = || store.append(&id, None, vec![event("tool.call", "{}")], NOW);
+        append().await.unwrap();
+        let (here, there) = (folder.path().join(gone), folder.path().join("elsewhere"));
+        std::fs::rename(&here, &there).unwrap();
+        assert_eq!(append().await.unwrap_err(), StoreError::Gone, "{gone} removed");
+        std::fs::copy(&there, &here).unwrap();
+        assert_eq!(append().await.unwrap_err(), StoreError::Gone, "{gone} replaced");
+        std::fs::rename(&there, &here).unwrap();
+        append().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn appends_to_one_session_at_once_never_share_a_number() {
     let (_folder, path) = folder();
