@@ -24,6 +24,8 @@ pub mod tools;
 #[cfg(feature = "shell")]
 mod wire;
 
+pub use broca_proto::session::ids::{Cursor, SessionId};
+pub use engine::DeltaKind;
 #[cfg(feature = "shell")]
 pub use steps::Step;
 #[cfg(feature = "tokio")]

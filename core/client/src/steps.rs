@@ -302,6 +302,12 @@ impl IntoMessage for String {
     }
 }
 
+impl IntoMessage for &String {
+    fn into_message(self) -> Message {
+        Message::user(self.as_str())
+    }
+}
+
 impl IntoMessage for &str {
     fn into_message(self) -> Message {
         Message::user(self)

@@ -170,10 +170,10 @@ impl fmt::Display for ErrorKind {
 /// An error as the application sees it: a row of the table, a sentence, and details as JSON.
 ///
 /// The sentence says what was wrong, where, and the cure; it never holds keys or payloads.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
@@ -236,6 +236,13 @@ impl Error {
     #[must_use]
     pub fn is(&self, kind: ErrorKind) -> bool {
         self.0.kind.is(kind)
+    }
+}
+
+/// As the text: this is what a program prints whose `main` returns an error.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -113,9 +113,9 @@ impl Engine {
         }
         self.ops.insert(op, begun);
         if is_close {
-            let others: Vec<OpId> = self.ops.keys().copied().filter(|other| *other != op).collect();
-            for other in others {
-                self.close_op(other, now);
+            // Subscriptions and history still bring what the session was, its end included.
+            for turn in self.turns.clone() {
+                self.close_op(turn, now);
             }
         }
         self.settle(now);

@@ -12,13 +12,11 @@ use super::step::{Outcome, Reply, Status, Step, StepQueue, ToolCall, warning};
 use broca_proto::session::content::{Block, Content, Message, Role, ToolUse};
 use broca_proto::session::exchange::WarningClass;
 use broca_proto::session::method::{Cancel, Method, SendMessage, SendMessageResult};
+use broca_proto::session::rpc::NO_PAUSE;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 use heard::Heard;
 use std::collections::BTreeMap;
-
-/// The text of the refusal of results that nobody waits for any more (session service §7).
-const NO_PAUSE: &str = "tool result merge invalid: no paused turn";
 
 pub(crate) struct Turn {
     op: OpId,

@@ -18,6 +18,8 @@ use broca_proto::{Error, ErrorKind, Json, Secret, Time};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
+/// What a request holds beside the tool results in it, at most.
+const ENVELOPE_BYTES: usize = 1_024;
 /// Log records that wait; older ones are dropped.
 const MAX_LOG_RECORDS: usize = 256;
 
@@ -87,7 +89,8 @@ impl Core {
             command,
             Command::Open { .. } | Command::Join { .. } | Command::Observe { .. }
         );
-        if self.closed {
+        let changes = matches!(command, Command::Send { .. } | Command::UpdateTools { .. });
+        if self.closed && (opens || changes) {
             return Err(Error::new(ErrorKind::Closed, "this session was closed; open a new one"));
         }
         match command {
@@ -153,11 +156,18 @@ impl Core {
         self.session.as_ref().map_or(Features::NONE, |session| session.info.features)
     }
 
-    /// How calls are run, with what the service says about its pauses.
+    /// How calls are run, with what the service says about its pauses and the size of requests.
     pub(crate) fn call_limits(&self) -> CallLimits {
         let announced = self.session.as_ref().and_then(|s| s.info.meta.limits);
         let pause_ms = announced.and_then(|l| l.turn_timeout_ms);
-        CallLimits { pause_ms: pause_ms.unwrap_or(self.config.calls.pause_ms), ..self.config.calls }
+        let request_bytes = announced.and_then(|l| l.max_request_bytes);
+        let request_bytes = request_bytes.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        CallLimits {
+            pause_ms: pause_ms.unwrap_or(self.config.calls.pause_ms),
+            results_bytes: request_bytes
+                .map_or(self.config.calls.results_bytes, |n| n.saturating_sub(ENVELOPE_BYTES)),
+            ..self.config.calls
+        }
     }
 
     /// A REST call. `key` is the client key unless the session's is wanted.
@@ -347,6 +357,9 @@ fn trace_headers(trace: &Trace) -> Vec<(&'static str, String)> {
     parent.chain(state).collect()
 }
 
+/// The longest name of a tool, in bytes: what the vendors' models accept.
+const MAX_TOOL_NAME: usize = 128;
+
 fn check_tools(tools: &[Tool]) -> Result<(), Error> {
     let bad = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
     let mut names: Vec<&str> = Vec::new();
@@ -354,6 +367,12 @@ fn check_tools(tools: &[Tool]) -> Result<(), Error> {
         let name = tool.name();
         if name.trim().is_empty() {
             return bad("a tool has no name".to_owned());
+        }
+        if name.len() > MAX_TOOL_NAME || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return bad(format!(
+                "\"{}\" cannot name a tool: at most {MAX_TOOL_NAME} bytes without blanks; models want letters, digits, _ and -",
+                name.escape_debug().take(80).collect::<String>()
+            ));
         }
         if names.contains(&name) {
             return bad(format!("two tools are named \"{name}\""));
@@ -381,7 +400,9 @@ mod tests {
         let tool = |name: &str| Tool::new(name, "", Json::empty_object());
         assert!(check_tools(&[tool("a"), tool("b")]).is_ok());
         assert!(check_tools(&[tool("a"), tool("a")]).is_err());
-        assert!(check_tools(&[tool(" ")]).is_err());
+        for name in [" ", "a b", "a\n", &"x".repeat(129)] {
+            assert!(check_tools(&[tool(name)]).is_err(), "{name}");
+        }
         assert!(check_tools(&[Tool::new("a", "", Json::null())]).is_err());
     }
 }

@@ -39,6 +39,12 @@ macro_rules! ids {
             }
         }
 
+        impl From<&$name> for $name {
+            fn from(id: &$name) -> Self {
+                id.clone()
+            }
+        }
+
         impl From<String> for $name {
             fn from(text: String) -> Self {
                 Self(text.into())
@@ -83,6 +89,13 @@ impl Cursor {
     #[must_use]
     pub fn event_id(&self) -> Option<&EventId> {
         self.0.as_ref()
+    }
+}
+
+/// Reads what `Display` writes; the empty text is the start.
+impl From<&str> for Cursor {
+    fn from(text: &str) -> Self {
+        if text.is_empty() { Self::start() } else { Self::after(text.into()) }
     }
 }
 

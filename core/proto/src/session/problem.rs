@@ -66,12 +66,18 @@ impl Problem {
             (_, "tool_not_allowed") => {
                 "; add the tool to the profile's allowed_tools or do not declare it"
             }
-            (_, "session_closed") => "; open a new session",
             (413, _) => "; send less in one message",
+            (404, "not_found") => "; check the id of the session and that it lives on this service",
             _ => "",
         };
-        let message =
-            format!("the service answered {} {}: {}{cure}", self.status, self.kind, self.detail);
+        let message = if kind == ErrorKind::SessionClosed {
+            let how = if self.detail.ends_with("error") { "in an error" } else { "by a close" };
+            format!(
+                "the session has ended {how}: nobody can join it or send any more; open a new one"
+            )
+        } else {
+            format!("the service answered {} {}: {}{cure}", self.status, self.kind, self.detail)
+        };
         Error::new(kind, message).with_retry(retry).with_details(self.to_json())
     }
 }

@@ -41,6 +41,10 @@ pub mod code {
 /// The message of the line that ends a stream whose reader fell behind.
 pub const LAGGED_MESSAGE: &str = "lagged; reconnect with since_event_id";
 
+/// How the refusal of results begins that no paused turn waits for (session service §7): nothing was
+/// logged, and the session stays open.
+pub const NO_PAUSE: &str = "tool result merge invalid: no paused turn";
+
 /// A JSON-RPC error object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RpcFailure {
@@ -82,7 +86,14 @@ impl RpcFailure {
             ("code", &Json::integer(self.code)),
             ("message", &Json::string(&self.message)),
         ]);
-        Error::new(kind, format!("the service answered {}: {}", self.code, self.message))
+        let cure = match kind {
+            ErrorKind::SessionClosed => "; open a new session",
+            _ if self.message.starts_with(NO_PAUSE) => {
+                "; the turn's time was over, or another program with this client key has taken its place"
+            }
+            _ => "",
+        };
+        Error::new(kind, format!("the service answered {}: {}{cure}", self.code, self.message))
             .with_details(details)
     }
 }

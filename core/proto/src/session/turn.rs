@@ -49,11 +49,19 @@ pub struct CallLimits {
     pub pause_ms: u64,
     /// How long a cancelled tool may take to stop before it is abandoned.
     pub cancel_grace_ms: u64,
+    /// Bytes that the results of one pause may have together, because they travel in one request. The largest are
+    /// replaced by a result that says so.
+    pub results_bytes: usize,
 }
 
 impl Default for CallLimits {
     fn default() -> Self {
-        Self { concurrent: 16, pause_ms: 120_000, cancel_grace_ms: 2_000 }
+        Self {
+            concurrent: 16,
+            pause_ms: 120_000,
+            cancel_grace_ms: 2_000,
+            results_bytes: 16 * 1024 * 1024,
+        }
     }
 }
 
@@ -425,11 +433,12 @@ impl Calls {
         }
         if !self.open.is_empty() && self.open.iter().all(|c| matches!(c.state, CallState::Settled))
         {
-            let blocks = self
+            let mut blocks: Vec<Block> = self
                 .open
                 .iter()
                 .filter_map(|c| self.kept.get(&c.call.id).map(|(_, block)| block.clone()))
                 .collect();
+            fit(&mut blocks, self.limits.results_bytes);
             self.open.clear();
             self.deadline = None;
             self.cancel_by = None;
@@ -519,6 +528,25 @@ impl Calls {
         let text = "The call did not finish in time. It may have run, in whole or in part, or still be running.";
         let result = error_result(&self.open[i].call.id, text);
         self.settle(i, ToolOutcome::TimedOutMayHaveRun, result);
+    }
+}
+
+/// Replaces the largest results until all of them fit into one request.
+fn fit(blocks: &mut [Block], limit: usize) {
+    let size = |block: &Block| block.json().as_bytes().len() + 1;
+    loop {
+        let total: usize = blocks.iter().map(size).sum();
+        let Some(largest) = blocks.iter_mut().max_by_key(|block| size(block)) else { return };
+        let bytes = size(largest);
+        let id = largest.tool_result().map(|result| result.tool_use_id.clone()).unwrap_or_default();
+        let text = format!(
+            "The tool ran, but its result of {bytes} bytes does not fit into one message to the service: {limit} bytes are allowed for all results together. Return less."
+        );
+        let notice = Block::of_tool_result(error_result(&id, &text));
+        if total <= limit || bytes <= size(&notice) {
+            return;
+        }
+        *largest = notice;
     }
 }
 
@@ -662,6 +690,20 @@ mod tests {
         assert_eq!(calls.outcome("1"), Some(ToolOutcome::Done));
         assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
         assert_eq!(calls.outcome("3"), Some(ToolOutcome::NotStarted));
+    }
+
+    #[test]
+    fn results_too_large_for_one_message_give_way_largest_first() {
+        let limits = CallLimits { results_bytes: 1_000, ..CallLimits::default() };
+        let mut calls = Calls::new(vec![tool("a")], limits);
+        calls.pause(&message(&[("1", "a"), ("2", "a"), ("3", "a")]), at(0)).unwrap();
+        for (id, bytes) in [("1", 300), ("2", 5_000), ("3", 300)] {
+            calls.complete(id, Json::string(&"x".repeat(bytes)), at(1)).unwrap();
+        }
+        let outputs = drain(&mut calls);
+        let sent = results(&outputs).unwrap();
+        assert_eq!(sent, [("1".into(), false), ("2".into(), true), ("3".into(), false)]);
+        assert_eq!(calls.outcome("2"), Some(ToolOutcome::Done));
     }
 
     #[test]

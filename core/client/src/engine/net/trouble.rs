@@ -48,8 +48,11 @@ impl Net {
             self.serve_waiting(now);
             return;
         }
-        let message =
-            format!("{} after the request had left; it may have been carried out", why.as_str());
+        let message = format!(
+            "{} after the request had left, without an answer; it may have been carried out. If this happens always, check that a session service listens at {}, and whether it wants https",
+            why.as_str(),
+            self.address.display()
+        );
         self.fail(id, Error::new(ErrorKind::Io, message).with_retry(Retry::Unknown), now);
     }
 
@@ -91,12 +94,12 @@ impl Net {
                 Retry::Safe,
             ),
             State::Sent { .. } if got_head => (
-                "the answer did not end, or fell silent, within its time limit".to_owned(),
+                "the answer did not end, or fell silent, within its time limit; raise rest_timeout_ms or silence_timeout_ms".to_owned(),
                 Retry::Unknown,
             ),
             State::Sent { .. } => (
                 format!(
-                    "{} took the request and did not answer within {} ms",
+                    "{} took the request and did not answer in time; check that it is a session service, or raise head_timeout_ms ({} ms) and, for a REST call, rest_timeout_ms",
                     self.address.display(),
                     x.call.head_timeout_ms
                 ),

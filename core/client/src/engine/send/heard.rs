@@ -4,7 +4,6 @@ use crate::engine::ops::show;
 use crate::engine::step::{Step, StepQueue};
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
-use broca_proto::session::ids::Cursor;
 use broca_proto::session::payload::{ErrorReason, TokenUsage};
 use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind};
@@ -14,6 +13,8 @@ pub(super) struct Heard {
     /// The id of the last event; its buffer is used again for every one.
     cursor: String,
     pub(super) failure: Option<Error>,
+    /// What the service said of the primary provider's failure.
+    cause: Option<String>,
     pub(super) usage: Option<TokenUsage>,
     seen: Seen,
     delta_limit: usize,
@@ -24,6 +25,7 @@ impl Heard {
         Self {
             cursor: String::new(),
             failure: None,
+            cause: None,
             usage: None,
             seen: Seen::default(),
             delta_limit,
@@ -38,30 +40,40 @@ impl Heard {
                 if !self.seen.insert(event.id()) {
                     return;
                 }
-                look_at(&event, &mut self.failure, &mut self.usage);
+                look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
                 self.cursor.clear();
                 self.cursor.push_str(event.id());
                 steps.push(Step::Event(event));
             }
-            other => show(other, steps, self.delta_limit, || after(&self.cursor)),
+            other => show(other, steps, self.delta_limit, || self.cursor.as_str().into()),
         }
     }
 }
 
 /// What a turn's events say about its outcome: failures that come as ordinary results, and tokens.
-fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenUsage>) {
+fn look_at(
+    event: &Event,
+    failure: &mut Option<Error>,
+    cause: &mut Option<String>,
+    usage: &mut Option<TokenUsage>,
+) {
     match event.type_name() {
         name if name == EventType::SessionError.as_str() => {
             let payload = event.payload();
             let reason = payload.member("reason").and_then(|r| r.to_text()).unwrap_or_default();
             *failure = match ErrorReason::parse(&reason) {
-                ErrorReason::AllProvidersFailed => Some(
-                    Error::new(
-                        ErrorKind::ProvidersFailed,
-                        "every model provider failed; see the provider.response events of the turn",
-                    )
-                    .with_details(payload),
-                ),
+                ErrorReason::ProviderCallFailed => {
+                    *cause = payload.member("detail").and_then(|d| d.to_text());
+                    return;
+                }
+                ErrorReason::AllProvidersFailed => {
+                    let cause =
+                        cause.as_deref().unwrap_or("see the provider.response events of the turn");
+                    let message = format!(
+                        "every model provider failed ({cause}); check the service's model, its address and its key"
+                    );
+                    Some(Error::new(ErrorKind::ProvidersFailed, message).with_details(payload))
+                }
                 ErrorReason::ProviderConfig => Some(
                     Error::new(
                         ErrorKind::ProvidersFailed,
@@ -90,8 +102,4 @@ fn look_at(event: &Event, failure: &mut Option<Error>, usage: &mut Option<TokenU
         }
         _ => {}
     }
-}
-
-fn after(event_id: &str) -> Cursor {
-    if event_id.is_empty() { Cursor::start() } else { Cursor::after(event_id.into()) }
 }
