@@ -364,6 +364,8 @@ impl Turn {
         };
         self.carried.clear();
         self.left = None;
+        self.calls.delivered();
+        self.heard.catch_up(&result.events);
         self.events.push(result.events);
         if core.config.hooks {
             steps.push(Step::Received { round: self.round, message: result.message.clone() });
@@ -510,7 +512,10 @@ impl Turn {
         let session = core.session_info().map(|info| info.id.to_string()).unwrap_or_default();
         ToolCall {
             call: number,
-            idempotency_key: format!("{session}/{}", call.id),
+            idempotency_key: match self.heard.message() {
+                "" => format!("{session}/{}", call.id),
+                message => format!("{session}/{message}/{}", call.id),
+            },
             tool_use_id: call.id,
             name: call.name,
             input: call.input,

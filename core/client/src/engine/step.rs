@@ -166,8 +166,8 @@ pub struct ToolCall {
     pub name: String,
     /// The arguments, exactly as the model wrote them (or narrowed by an approval).
     pub input: Json,
-    /// The same for every attempt at this call, in every process and language: hand it to whatever
-    /// must not happen twice.
+    /// Made of the session, the event that showed the call, and its id: the same for every attempt at this call, in every
+    /// process and language, and never that of another call. Hand it to whatever must not happen twice.
     pub idempotency_key: String,
 }
 

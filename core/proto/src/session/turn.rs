@@ -133,7 +133,7 @@ pub enum Accepted {
 /// The reason with which an approval that widens is refused.
 pub const NARROWING_WIDENS: &str = "narrowing_widens";
 
-/// The open calls of one turn. Results are kept by call id until the turn is over, so that a call
+/// The open calls of one turn. Results are kept by call id until the service has taken them, so that a call
 /// that is shown again is not run again.
 #[derive(Debug)]
 pub struct Calls {
@@ -361,6 +361,12 @@ impl Calls {
     /// The next output.
     pub fn poll(&mut self) -> Option<CallsOutput> {
         self.outputs.pop_front()
+    }
+
+    /// The service has taken the results: what follows is a new round, and a call in it that has the id of
+    /// an earlier one (some servers number their calls anew in every answer) is another call.
+    pub fn delivered(&mut self) {
+        self.kept.clear();
     }
 
     /// Extends the time for results, after the service renewed the pause.
@@ -690,6 +696,18 @@ mod tests {
         assert_eq!(calls.outcome("1"), Some(ToolOutcome::Done));
         assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
         assert_eq!(calls.outcome("3"), Some(ToolOutcome::NotStarted));
+    }
+
+    #[test]
+    fn the_same_id_in_a_later_round_is_another_call() {
+        let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+        for round in 0..2 {
+            calls.pause(&message(&[("call_0", "a")]), at(round)).unwrap();
+            assert!(drain(&mut calls).iter().any(|o| matches!(o, CallsOutput::Start(_))));
+            calls.complete("call_0", Json::string("A"), at(round)).unwrap();
+            drain(&mut calls);
+            calls.delivered();
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::payload::{ErrorReason, TokenUsage};
 use broca_proto::session::seen::Seen;
-use broca_proto::{Error, ErrorKind};
+use broca_proto::{Error, ErrorKind, Json};
 
 /// What the events of a turn have said so far.
 pub(super) struct Heard {
@@ -17,6 +17,10 @@ pub(super) struct Heard {
     cause: Option<String>,
     pub(super) usage: Option<TokenUsage>,
     seen: Seen,
+    /// The id of the last event that showed an assistant's message; its buffer is used again.
+    message: String,
+    /// A line was too long to be read: what it said is looked up in the result.
+    missed: bool,
     delta_limit: usize,
 }
 
@@ -28,6 +32,8 @@ impl Heard {
             cause: None,
             usage: None,
             seen: Seen::default(),
+            message: String::new(),
+            missed: false,
             delta_limit,
         }
     }
@@ -40,12 +46,44 @@ impl Heard {
                 if !self.seen.insert(event.id()) {
                     return;
                 }
+                self.note_message(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
                 self.cursor.clear();
                 self.cursor.push_str(event.id());
                 steps.push(Step::Event(event));
             }
-            other => show(other, steps, self.delta_limit, || self.cursor.as_str().into()),
+            other => {
+                self.missed |= matches!(other, Item::Oversized { .. });
+                show(other, steps, self.delta_limit, || self.cursor.as_str().into());
+            }
+        }
+    }
+
+    /// A request is answered. What lines too long to be read would have said is taken from its
+    /// `result.events`, so that a failure is not mistaken for a reply.
+    pub(super) fn catch_up(&mut self, events: &Json) {
+        if !std::mem::take(&mut self.missed) {
+            return;
+        }
+        for event in events.elements().into_iter().flatten() {
+            if let Ok(event) = Event::parse(&event.into_bytes())
+                && self.seen.insert(event.id())
+            {
+                self.note_message(&event);
+                look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
+            }
+        }
+    }
+
+    /// The id of the event that showed the assistant's last message; empty before there was one.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
+    fn note_message(&mut self, event: &Event) {
+        if event.type_name() == EventType::ServerMessageSend.as_str() {
+            self.message.clear();
+            self.message.push_str(event.id());
         }
     }
 }
