@@ -65,7 +65,7 @@ fn results_leave_in_call_order_whatever_the_order_of_answers() {
 }
 
 #[test]
-fn a_turn_may_pause_again_and_a_call_shown_again_is_answered_from_memory() {
+fn a_turn_may_pause_again_and_an_id_used_again_is_another_call() {
     let service = pausing(&[&[("a", "x")], &[("a", "x"), ("b", "x")], &[("c", "x")]]);
     let mut host = Host::opened(|_| (), 0, PLAIN, vec![tool("x")], service);
     host.application = Box::new(|_, step| match step {
@@ -75,7 +75,8 @@ fn a_turn_may_pause_again_and_a_call_shown_again_is_answered_from_memory() {
     host.command(2, say("go"));
     host.settle();
     let ran: Vec<String> = calls(&host, 2).iter().map(|c| c.tool_use_id.clone()).collect();
-    assert_eq!(ran, ["a", "b", "c"]);
+    // Some servers number their calls anew in every answer.
+    assert_eq!(ran, ["a", "a", "b", "c"]);
     let sent: Vec<_> = host.rpcs("session.sendMessage").into_iter().map(results).collect();
     assert_eq!(sent[2], [("a".into(), false), ("b".into(), false)]);
     let Some(Step::Done(done)) = host.said(2).iter().find(|s| matches!(s, Step::Done(_))) else {
@@ -243,6 +244,6 @@ proptest! {
         prop_assert_eq!(answered(2), ["a", "b"]);
         prop_assert_eq!(answered(3), ["z"]);
         let asked = |name: &str| host.said(2).iter().filter(|s| matches!(s, Step::ToolCall(c) if c.tool_use_id == name)).count();
-        for id in ids { prop_assert!(asked(id) <= 1); }
+        for id in ids { prop_assert!(asked(id) <= if "ab".contains(id) { 2 } else { 1 }); }
     }
 }
