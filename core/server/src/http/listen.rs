@@ -4,9 +4,11 @@ use super::patient::Patient;
 use crate::config::Config;
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -71,12 +73,22 @@ fn connection(
         .header_read_timeout(config.head_timeout)
         .max_buf_size(config.max_head_bytes.max(8 * 1024));
     let stream = Patient::new(stream, config.write_timeout);
-    let serving = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let has_asked = Arc::new(AtomicBool::new(false));
+    let (asked, router) = (Arc::clone(&has_asked), TowerToHyperService::new(router));
+    let service = service_fn(move |request| {
+        asked.store(true, Ordering::Relaxed);
+        router.call(request)
+    });
+    let serving = http.serve_connection(TokioIo::new(stream), service);
     async move {
         tokio::pin!(serving);
         let ended = tokio::select! {
             ended = serving.as_mut() => ended,
             () = turned_true(&mut shutdown) => {
+                if !has_asked.load(Ordering::Relaxed) {
+                    // Between requests hyper closes by itself, but it would wait for the first one.
+                    return;
+                }
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }

@@ -84,6 +84,19 @@ async fn a_turn_that_does_not_end_is_cut_at_the_shutdown_timeout() {
 }
 
 #[tokio::test]
+async fn connections_that_have_asked_nothing_do_not_hold_up_a_shutdown() {
+    use tokio::io::AsyncWriteExt;
+    let world = World::new().await;
+    let _silent = tokio::net::TcpStream::connect(world.addr).await.unwrap();
+    let mut half = tokio::net::TcpStream::connect(world.addr).await.unwrap();
+    half.write_all(b"GET /healthz HTT").await.unwrap();
+    assert_eq!(world.get("/healthz", "").await.status, 200);
+    let began = Instant::now();
+    world.stop().await;
+    assert!(began.elapsed() < Duration::from_secs(15), "the whole drain time was used");
+}
+
+#[tokio::test]
 async fn a_turn_that_is_cut_still_tells_its_caller_that_the_service_goes_down() {
     let world = World::with(|c| c.shutdown_timeout = Duration::from_millis(2000)).await;
     let driver = world.driver(&[]).await;
