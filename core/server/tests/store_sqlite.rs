@@ -50,6 +50,21 @@ async fn sixty_four_sessions_append_at_once_and_each_log_is_dense() {
     assert_eq!(store.counters().await.unwrap().events, 64 * 21);
 }
 
+#[tokio::test]
+async fn a_store_that_was_closed_in_order_is_one_file() {
+    let (folder, path) = folder();
+    let store = at(&path).unwrap();
+    let (id, _) = open(&store).await;
+    drop(store);
+    let left = std::fs::read_dir(folder.path()).unwrap();
+    let left: Vec<String> =
+        left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!left.iter().any(|name| name.ends_with("-wal")), "{left:?}");
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    assert!(at(&copy).unwrap().session(&id).await.unwrap().is_some());
+}
+
 #[cfg(unix)]
 #[tokio::test]
 async fn nothing_is_acknowledged_once_the_file_or_its_log_is_no_longer_there() {

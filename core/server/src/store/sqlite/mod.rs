@@ -70,9 +70,10 @@ impl SqliteSettings {
 ///
 /// Dropping it ends the writer after what it was given is on disk.
 pub struct SqliteStore {
-    // Fields are dropped in this order: connections close before the lock is given back.
-    writer: Writer,
+    // Fields are dropped in this order: the writer closes after the readers, because only who can write empties
+    // the write-ahead log into the file, and the lock is given back last.
     readers: Readers,
+    writer: Writer,
     uses: Arc<Uses>,
     path: PathBuf,
     _lock: File,
