@@ -7,6 +7,9 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// The most pieces that wait for one reader, however small they are: a piece takes more room than its text.
+const MOST_PIECES: usize = 1024;
+
 /// Something the model produces, as it is produced.
 #[derive(Debug, Clone)]
 pub(crate) enum Delta {
@@ -60,10 +63,15 @@ impl Lane {
             // What has not left yet needs no taking back.
             self.pieces.retain(|piece| piece.before != before);
             self.bytes = self.pieces.iter().map(Piece::bytes).sum();
-            self.pieces.push_back(Piece { before, delta: delta.clone(), joined: 0 });
+            if self.pieces.back().is_none_or(|last| last.joined > 0) {
+                self.pieces.push_back(Piece { before, delta: delta.clone(), joined: 0 });
+            }
             return;
         }
         let size = delta.text().len();
+        if size == 0 {
+            return;
+        }
         self.bytes += size;
         match self.pieces.back_mut() {
             Some(last)
@@ -76,7 +84,7 @@ impl Lane {
             }
             _ => self.pieces.push_back(Piece { before, delta: delta.clone(), joined: 1 }),
         }
-        while self.bytes > limits.display_bytes {
+        while self.bytes > limits.display_bytes || self.pieces.len() > MOST_PIECES {
             // Resets weigh nothing and stay.
             let Some(oldest) = self.pieces.iter().position(|piece| piece.joined > 0) else { break };
             self.shed(oldest);
@@ -107,6 +115,11 @@ impl Lane {
         if let Some(piece) = self.pieces.remove(index) {
             self.bytes -= piece.bytes();
             self.dropped += piece.joined;
+        }
+        // Of two resets with nothing between them the second takes nothing back.
+        let is_reset = |i: usize| self.pieces.get(i).is_some_and(|piece| piece.joined == 0);
+        if index > 0 && is_reset(index - 1) && is_reset(index) {
+            self.pieces.remove(index);
         }
     }
 }
@@ -165,4 +178,25 @@ impl Delta {
 
 fn line(event: &DisplayEvent) -> Bytes {
     rpc::notification_line(METHOD, &event.to_json())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_that_nobody_reads_is_bounded_in_pieces_too() {
+        let (limits, mut lane) = (HubLimits::default(), Lane::default());
+        let message_id: Arc<str> = "m".into();
+        for position in 0..100_000 {
+            let (text, message_id) = (String::new(), Arc::clone(&message_id));
+            lane.push(position, &Delta::Reasoning { message_id, delta: text }, &limits);
+            let delta = "x".to_owned();
+            let tool_call_id = if position % 2 == 0 { "a" } else { "b" }.into();
+            lane.push(position, &Delta::ToolInput { tool_call_id, delta }, &limits);
+            lane.push(position + 1, &Delta::Reset, &limits);
+        }
+        assert!(lane.pieces.len() <= 2 * MOST_PIECES + 1, "{}", lane.pieces.len());
+        assert!(lane.dropped > 0);
+    }
 }
