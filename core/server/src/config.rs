@@ -59,7 +59,7 @@ pub struct HubLimits {
     pub ring_events: usize,
     /// Lines that each stream may have on top of the ring. Default 64.
     pub stream_lines: usize,
-    /// Bytes of events that one session keeps for its slowest reader. Default 32 MiB.
+    /// Bytes of events that one session keeps for its slowest reader, the largest event not counted. Default 32 MiB.
     pub ring_bytes: usize,
     /// Bytes of lines handed to the socket in one write. Default 64 KiB.
     pub batch_bytes: usize,

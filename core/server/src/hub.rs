@@ -89,6 +89,16 @@ impl Ring {
         self.first + self.entries.len() as u64
     }
 
+    /// Whether the entries are too many bytes. The largest does not count: a single event over the bound is no
+    /// reason to drop a reader that is about to take it.
+    fn holds_more_than(&self, bytes: usize) -> bool {
+        if self.bytes <= bytes {
+            return false;
+        }
+        let lines = self.entries.iter().map(|entry| entry.publication.line.len());
+        self.bytes - lines.max().unwrap_or(0) > bytes
+    }
+
     fn trim(&mut self) {
         while self.entries.front().is_some_and(|entry| entry.unread == 0) {
             self.pop();
@@ -152,9 +162,7 @@ impl Hub {
             ring.entries.push_back(Entry { publication, unread: readers });
         }
         let most = self.limits.ring_events + self.limits.stream_lines;
-        while ring.entries.len() > most.max(1)
-            || (ring.bytes > self.limits.ring_bytes && ring.entries.len() > 1)
-        {
+        while ring.entries.len() > most.max(1) || ring.holds_more_than(self.limits.ring_bytes) {
             ring.pop();
         }
         wake(ring, |slot| slot.waker.take());
@@ -446,8 +454,20 @@ mod tests {
         let big = |seq| Publication { line: Bytes::from(vec![b'x'; 60]), ..event(seq) };
         hub.publish([big(1)]);
         hub.publish([big(2)]);
-        assert!(hub.lock().bytes <= 100);
+        hub.publish([big(3)]);
+        assert!(hub.lock().bytes <= 160);
         assert_eq!(text(&mut slow).1, Then::Lagged);
+    }
+
+    #[test]
+    fn one_event_over_the_bound_drops_nobody_who_takes_it_late() {
+        let hub = hub(|l| l.ring_bytes = 100);
+        let mut reader = hub.attach(ReaderKind::Call, Features::NONE);
+        hub.publish([event(1)]);
+        hub.publish([Publication { line: Bytes::from(vec![b'x'; 1000]), ..event(2) }]);
+        hub.publish([event(3)]);
+        let (lines, then) = text(&mut reader);
+        assert_eq!((lines.len(), then), (3 + 1000 + 3, Then::More));
     }
 
     #[test]
