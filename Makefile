@@ -3,18 +3,21 @@
 .DEFAULT_GOAL := help
 .PHONY: help demo test gate bench soak fuzz docs vectors
 
-FILE ?=
-ROWS ?=
-FILES ?=
-KINDS ?=
-TARGETS ?=
-ARGS ?=
+# What is named on the command line reaches the scripts through the environment and as it was typed, so that a name may
+# hold quotes, spaces and dollar signs.
+override FILE := $(value FILE)
+override ROWS := $(value ROWS)
+override FILES := $(value FILES)
+override KINDS := $(value KINDS)
+override TARGETS := $(value TARGETS)
+override ARGS := $(value ARGS)
+export FILE ROWS FILES KINDS TARGETS ARGS
 
 help: ## list what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
 
 demo: ## watch an agent session about a file of yours: make demo FILE=path
-	@bash scripts/demo.sh $(if $(FILE),'$(FILE)')
+	@bash scripts/demo.sh $${FILE:+"$$FILE"}
 
 test: ## install what is missing, then run every suite; the sum comes last
 	@bash scripts/test.sh
@@ -23,16 +26,16 @@ gate: ## what every change must pass first: format, lints, policy, purity, proto
 	@bash scripts/gate.sh
 
 bench: ## measure beside what people would use instead: make bench ROWS="P1 T1"
-	@cargo run --quiet --locked --profile release -p broca-bench -- $(ROWS)
+	@cargo run --quiet --locked --profile release -p broca-bench -- $$ROWS
 
 soak: ## long runs under faults: make soak ARGS="…"
-	@cargo run --quiet --locked --profile ci -p broca-testkit --bin soak -- $(ARGS)
+	@cargo run --quiet --locked --profile ci -p broca-testkit --bin soak -- $$ARGS
 
 fuzz: ## every fuzz target for FUZZ_SECONDS each (60), or some: make fuzz TARGETS="…"
-	@bash scripts/fuzz.sh $(TARGETS)
+	@bash scripts/fuzz.sh $$TARGETS
 
 docs: ## build the reference of the libraries and check the links of the guides
 	@bash scripts/docs.sh
 
 vectors: ## play vectors in every language: make vectors FILES="path …" KINDS="kind …"
-	@FILES='$(FILES)' KINDS='$(KINDS)' bash scripts/vectors.sh
+	@bash scripts/vectors.sh

@@ -59,6 +59,21 @@ refuses() {
     grep -q "$2" "$scratch/said" && grep -q 'make demo FILE=path' "$scratch/said"
 }
 
+# make_keeps_names: with a bash that only tells what it was given.
+make_keeps_names() {
+    local name="it's \"the\" \$HOME of \$(FILE).txt"
+    mkdir -p "$scratch/bin"
+    printf '#!/bin/sh\nprintf "%%s|" "$@" "$FILES" "$KINDS"\n' >"$scratch/bin/bash"
+    chmod +x "$scratch/bin/bash"
+    local stub=(env -u MAKEFLAGS -u FILE -u FILES -u KINDS "PATH=$scratch/bin:$PATH")
+    local told=("${stub[@]}" make --no-print-directory)
+    [ "$("${told[@]}" demo)" = 'scripts/demo.sh|||' ] || return 1
+    [ "$("${told[@]}" demo "FILE=$name")" = "scripts/demo.sh|$name|||" ] || return 1
+    [ "$("${stub[@]}" "FILE=$name" make --no-print-directory demo)" = "scripts/demo.sh|$name|||" ] || return 1
+    [ "$("${told[@]}" vectors "FILES=$name" 'KINDS=a b')" = "scripts/vectors.sh|$name|a b|" ] || return 1
+    [ "$("${told[@]}" fuzz 'TARGETS=one two')" = 'scripts/fuzz.sh|one|two|||' ]
+}
+
 leaves_nothing() {
     ls -A "$scratch/tmp"
     [ -z "$(ls -A "$scratch/tmp")" ] || return 1
@@ -85,11 +100,14 @@ cleans_up_when_it_is_ended() {
 : >"$logs/demo.log"
 printf 'a\0b' >"$scratch/binary"
 truncate -s 20M "$scratch/huge"
+mkfifo "$scratch/pipe"
 check "the demo ends with status 0 and the right answer" ends_well
 check "everybody speaks in it, the model live" everybody_speaks
 check "the demo reads the file that was named" tells_the_file
+check "make hands names over as they were typed" make_keeps_names
 check "a missing file is named, with the cure" refuses "$scratch/nothing.txt" 'there is no file'
-check "a folder is refused" refuses "$scratch" 'there is no file'
+check "a folder is refused" refuses "$scratch" 'is a folder'
+check "a pipe is refused and not waited for" refuses "$scratch/pipe" 'is a pipe'
 check "a file that is no text is refused" refuses "$scratch/binary" 'no text file'
 check "a file that is too large is refused" refuses "$scratch/huge" 'larger than'
 check "the demo leaves no file and no process behind" leaves_nothing

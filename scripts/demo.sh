@@ -15,12 +15,15 @@ if [ "${1:-}" = --built ]; then
     shift
 fi
 file=${1:-$root/README.md}
-[ -f "$file" ] || fail "demo: there is no file $file. Name one: make demo FILE=path"
-[ -r "$file" ] || fail "demo: $file cannot be read. Name another: make demo FILE=path"
-file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
+cure='Name another: make demo FILE=path'
+[ -e "$file" ] || fail "demo: there is no file $file. $cure"
+[ ! -d "$file" ] || fail "demo: $file is a folder. $cure"
+[ -f "$file" ] || fail "demo: $file is a pipe, socket or device, not a file. $cure"
+[ -r "$file" ] || fail "demo: $file cannot be read. $cure"
+file=$(cd -- "$(dirname -- "$file")" && pwd)/$(basename -- "$file")
 
 if [ -z "$built" ]; then
-    say "building broca (the first time takes a minute or two) …"
+    say "building broca (a few minutes the first time) …"
     cargo build --quiet --locked --manifest-path "$root/Cargo.toml" --package broca-cli \
         --bin broca --example demo
 fi

@@ -24,20 +24,19 @@ impl Document {
     pub(crate) fn read(path: &Path) -> Result<Self, Trouble> {
         let shown = path.display().to_string();
         let another = "name another: make demo FILE=path";
-        let file = fs::File::open(path).map_err(|e| match e.kind() {
+        let unreadable = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => Trouble(format!("there is no file {shown}; {another}")),
             _ => Trouble(format!("{shown} cannot be read: {e}; {another}")),
-        })?;
-        let about = file.metadata();
-        let about =
-            about.map_err(|e| Trouble(format!("{shown} cannot be read: {e}; {another}")))?;
+        };
+        // Before it is opened: opening a pipe would wait for whoever writes to it.
+        let about = fs::metadata(path).map_err(unreadable)?;
         if !about.is_file() {
-            return Err(Trouble(format!("{shown} is no file; {another}")));
+            let what = if about.is_dir() { "is a folder" } else { "is no file" };
+            return Err(Trouble(format!("{shown} {what}; {another}")));
         }
+        let file = fs::File::open(path).map_err(unreadable)?;
         let mut bytes = Vec::new();
-        file.take(MAX_BYTES + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|e| Trouble(format!("{shown} cannot be read: {e}; {another}")))?;
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > MAX_BYTES {
             let limit = MAX_BYTES / (1024 * 1024);
             return Err(Trouble(format!("{shown} is larger than {limit} MiB; {another}")));
