@@ -1,7 +1,8 @@
 //! What a person types after `broca`.
 
 use crate::fault::Fault;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -99,7 +100,7 @@ pub struct ServeArguments {
     #[arg(long)]
     pub dev: bool,
     /// Where to listen; port 0 takes a free one [default: 0.0.0.0:8080, with --dev 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub addr: Option<SocketAddr>,
     /// The database file [default: /var/lib/bae/bae.db, with --dev in your state folder].
     #[arg(long, value_name = "PATH")]
@@ -114,13 +115,13 @@ pub struct ServeArguments {
     #[arg(long, value_name = "VARIABLE")]
     pub model_key_env: Option<String>,
     /// The most tokens of one answer of an openai: model.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub max_tokens: Option<u64>,
     /// Seconds that a turn waits for the results of tools [default: 120].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = whole)]
     pub turn_timeout: Option<u64>,
     /// Seconds that running turns may go on when the service is told to end [default: 30].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = whole)]
     pub shutdown_timeout: Option<u64>,
     /// What to log on the error stream, such as info, debug or broca_server=trace [default: warn].
     #[arg(long, value_name = "FILTER")]
@@ -176,11 +177,11 @@ pub struct ChatArguments {
     #[arg(long, value_name = "FILE")]
     pub tool_file: Option<PathBuf>,
     /// Seconds that one call of a tool may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = positive)]
     pub tool_timeout: u64,
     /// Bytes that one call of a tool may print.
-    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
-    pub tool_output: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024, value_parser = whole)]
+    pub tool_output: u64,
     /// Read one message per line, even if the input is no terminal.
     #[arg(long, short)]
     pub interactive: bool,
@@ -226,25 +227,53 @@ pub struct WatchArguments {
     pub session: String,
 }
 
-/// A wrong use, from what the parser has to say about it: its first paragraph, and its tip as the cure.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "it must be an IP address and a port, such as 127.0.0.1:8080")
+}
+
+fn whole(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "it must be a whole number that is not negative, such as 120")
+}
+
+fn positive(text: &str) -> Result<u64, &'static str> {
+    let number = whole(text).ok().filter(|number| *number > 0);
+    number.ok_or("it must be a whole number above 0, such as 120")
+}
+
+/// A wrong use, from what the parser has to say about it: its first paragraph, and its tip and the help of the command
+/// that was `typed` (all arguments, the program's name first) as the cure.
 #[must_use]
-pub fn wrong_use(rendered: &str) -> Fault {
+pub fn wrong_use(rendered: &str, typed: impl Iterator<Item = OsString>) -> Fault {
     let mut paragraphs = rendered.split("\n\n").map(str::trim);
     let what = paragraphs.next().unwrap_or_default();
     let what = what.strip_prefix("error:").unwrap_or(what).trim();
     let tip = paragraphs.find_map(|paragraph| paragraph.strip_prefix("tip:"));
-    Fault::usage(what, tip.map_or("see broca --help", str::trim))
+    let tip = tip.map_or_else(String::new, |tip| format!("{}; ", tip.trim()));
+    Fault::usage(what, format!("{tip}see {} --help", command_of(typed)))
+}
+
+/// The command that these arguments name, as far as they name one: `broca`, `broca key create`.
+fn command_of(typed: impl Iterator<Item = OsString>) -> String {
+    let all = Arguments::command();
+    let mut command = &all;
+    let mut words = command.get_name().to_owned();
+    for word in typed.skip(1) {
+        let Some(below) = command.find_subcommand(&word) else { break };
+        command = below;
+        words.push(' ');
+        words.push_str(command.get_name());
+    }
+    words
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn wrong(arguments: &[&str]) -> String {
         let all = std::iter::once("broca").chain(arguments.iter().copied());
-        let error = Arguments::try_parse_from(all).unwrap_err();
-        wrong_use(&error.to_string()).line()
+        let error = Arguments::try_parse_from(all.clone()).unwrap_err();
+        wrong_use(&error.to_string(), all.map(OsString::from)).line()
     }
 
     #[test]
@@ -258,9 +287,38 @@ mod tests {
         assert!(line.starts_with("broca: unexpected argument '--sesion'"), "{line}");
         assert!(line.contains("'--session'") && !line.contains('\n'), "{line}");
         let line = wrong(&["watch"]);
-        assert!(line.contains("<SESSION>") && line.ends_with("; see broca --help"), "{line}");
-        let line = wrong(&["serve", "--addr", "here"]);
-        assert!(line.contains("'here'") && line.contains("--addr"), "{line}");
+        assert!(line.contains("<SESSION>") && line.ends_with("; see broca watch --help"), "{line}");
+    }
+
+    #[test]
+    fn a_wrong_use_names_the_help_of_its_own_command() {
+        for (arguments, help) in [
+            (&["dance"][..], "see broca --help"),
+            (&["--dance", "serve"], "see broca --help"),
+            (&["serve", "--dance"], "see broca serve --help"),
+            (&["serve", "--addr", "chat"], "see broca serve --help"),
+            (&["key"], "see broca key --help"),
+            (&["key", "create"], "see broca key create --help"),
+        ] {
+            let line = wrong(arguments);
+            assert!(line.ends_with(&format!("; {help}")), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_read_is_told_with_what_it_should_look_like() {
+        for (arguments, part) in [
+            (&["serve", "--addr", "here"][..], "'here' for '--addr <ADDRESS:PORT>': it must be"),
+            (&["serve", "--addr", "localhost:80"], "an IP address and a port, such as"),
+            (&["serve", "--turn-timeout", "2m"], "a whole number that is not negative"),
+            (&["serve", "--shutdown-timeout", "1.5"], "a whole number that is not negative"),
+            (&["serve", "--max-tokens", "0"], "a whole number above 0"),
+            (&["chat", "--tool-timeout", "0"], "a whole number above 0"),
+            (&["chat", "--tool-output", "1k"], "a whole number that is not negative"),
+        ] {
+            let line = wrong(arguments);
+            assert!(line.contains(part) && line.ends_with("--help"), "{line}");
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::fault::Fault;
 use crate::interrupt::{Interrupt, Interrupts};
 use crate::place::{Purpose, Reach};
 use crate::program::{self, Bounds, Ended, Invocation, Program};
-use crate::view::{CallEnd, View};
-use broca::engine::{CallId, Reply};
+use crate::view::{Settled, View};
+use broca::engine::{CallId, Reply, ToolOutcome};
 use broca::steps::{Step, ToolCall};
 use broca::tokio::{Client, Session, Turn};
 use broca::{Error, ErrorKind};
@@ -32,7 +32,7 @@ pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
     let source = Source::of(&arguments)?;
     let bounds = Bounds {
         timeout: Duration::from_secs(arguments.tool_timeout),
-        output_bytes: arguments.tool_output,
+        output_bytes: usize::try_from(arguments.tool_output).unwrap_or(usize::MAX),
     };
     let mut interrupts = Interrupts::listen()?;
     let client = Client::builder(reach.url, reach.key)
@@ -149,7 +149,10 @@ impl Chat {
         let outcome = self.follow(&mut turn, &mut calls).await;
         calls.stop_all();
         while let Some(ended) = calls.next().await {
-            self.settle(&ended)?;
+            hand_in(&mut calls, ended)?;
+        }
+        for id in calls.unsettled() {
+            self.settled(&mut calls, &id, ToolOutcome::InterruptedMayHaveRun)?;
         }
         match outcome {
             Ok(reply) => self.view.reply(&reply),
@@ -187,7 +190,7 @@ impl Chat {
                     turn.request_cancel();
                     calls.stop_all();
                 }
-                Some(ended) = calls.next() => self.settle(&ended)?,
+                Some(ended) = calls.next() => hand_in(calls, ended)?,
                 step = turn.next() => {
                     silent &= matches!(step, Some(Ok(Step::Status(_))));
                     match step {
@@ -218,13 +221,19 @@ impl Chat {
             Step::Warning(warning) => self.view.warning(&warning),
             Step::ToolCall(call) => {
                 self.view.tool_call(&call.tool_use_id, &call.name, &call.input)?;
+                calls.begin(&call);
                 match self.programs.iter().find(|program| program.name() == call.name) {
                     Some(program) => calls.start(Arc::clone(program), call, self.bounds),
                     None => {
-                        call.fail("No program was brought for this tool.")?;
+                        let why = "No program was brought for this tool.";
+                        call.fail(why)?;
+                        calls.ended(&call.tool_use_id, Some(why.to_owned()));
                     }
                 }
                 Ok(())
+            }
+            Step::ToolSettled { tool_use_id, outcome } => {
+                self.settled(calls, &tool_use_id, outcome)
             }
             Step::ToolCancel { call } => {
                 calls.stop(call);
@@ -238,26 +247,36 @@ impl Chat {
         }
     }
 
-    /// Hands in what a program answered, and shows how it went.
-    fn settle(&mut self, ended: &EndedCall) -> Result<(), Fault> {
-        let EndedCall { call, outcome, took, late } = ended;
-        let end = match outcome {
-            Ended::Done(text) => {
-                call.complete(text.as_str())?;
-                CallEnd::Ok
-            }
-            Ended::Failed(why) => {
-                call.fail(why.as_str())?;
-                CallEnd::Failed(why)
-            }
-            Ended::Stopped => {
-                // Too late for the model; it tells the turn that nothing runs any more.
-                call.fail("The program was stopped.")?;
-                if *late { CallEnd::TimedOut } else { CallEnd::Cancelled }
-            }
-        };
-        self.view.tool_ended(&call.tool_use_id, &call.name, end, *took)
+    /// Shows what became of a call.
+    fn settled(&mut self, calls: &mut Calls, id: &str, outcome: ToolOutcome) -> Result<(), Fault> {
+        let run = calls.settle(id);
+        let took = run.as_ref().map_or(Duration::ZERO, Run::took);
+        let name = run.as_ref().map(|run| run.name.as_str());
+        let why = run.as_ref().and_then(|run| run.why.as_deref());
+        let why = why.filter(|_| outcome == ToolOutcome::Failed);
+        self.view.tool_settled(Settled { id, name, outcome, took, why })
     }
+}
+
+/// Hands in what a program answered. How it went is shown when the call is settled.
+fn hand_in(calls: &mut Calls, ended: EndedCall) -> Result<(), Fault> {
+    let EndedCall { call, outcome } = ended;
+    let mut why = None;
+    match outcome {
+        Ended::Done(text) => {
+            call.complete(text.as_str())?;
+        }
+        Ended::Failed(reason) => {
+            call.fail(reason.as_str())?;
+            why = Some(reason);
+        }
+        // Too late for the model; it tells the turn that nothing runs any more.
+        Ended::Stopped => {
+            call.fail("The program was stopped.")?;
+        }
+    }
+    calls.ended(&call.tool_use_id, why);
+    Ok(())
 }
 
 /// Why following a turn stopped.
@@ -274,47 +293,69 @@ impl From<Fault> for Stop {
     }
 }
 
-/// Programs that run.
+/// Calls that are not settled yet, and programs that run.
 struct Calls {
     running: JoinSet<EndedCall>,
-    stops: Vec<(CallId, oneshot::Sender<Late>)>,
+    stops: Vec<(CallId, oneshot::Sender<()>)>,
+    runs: Vec<Run>,
 }
 
-/// A call is stopped because its time is over, not because its turn is.
-type Late = bool;
+/// A call that is not settled.
+struct Run {
+    tool_use_id: String,
+    name: String,
+    begun: Instant,
+    /// How long the program ran, once it has ended.
+    took: Option<Duration>,
+    /// Why it failed.
+    why: Option<String>,
+}
+
+impl Run {
+    fn took(&self) -> Duration {
+        self.took.unwrap_or_else(|| self.begun.elapsed())
+    }
+}
 
 /// A program that ran.
 struct EndedCall {
     call: ToolCall,
     outcome: Ended,
-    took: Duration,
-    late: Late,
 }
 
 impl Calls {
     fn new() -> Self {
-        Self { running: JoinSet::new(), stops: Vec::new() }
+        Self { running: JoinSet::new(), stops: Vec::new(), runs: Vec::new() }
     }
 
+    /// A call was made.
+    fn begin(&mut self, call: &ToolCall) {
+        self.runs.push(Run {
+            tool_use_id: call.tool_use_id.clone(),
+            name: call.name.clone(),
+            begun: Instant::now(),
+            took: None,
+            why: None,
+        });
+    }
+
+    /// Runs its program.
     fn start(&mut self, program: Arc<Program>, call: ToolCall, bounds: Bounds) {
-        let (stop, stopped) = oneshot::channel::<Late>();
+        let (stop, stopped) = oneshot::channel();
         self.stops.push((call.call, stop));
         self.running.spawn(async move {
-            let begun = Instant::now();
             let invocation = Invocation {
                 input: call.input.clone(),
                 idempotency_key: call.idempotency_key.clone(),
                 tool_use_id: call.tool_use_id.clone(),
             };
-            let mut late = false;
             let stop = async {
-                match stopped.await {
-                    Ok(why) => late = why,
-                    Err(_) => std::future::pending().await,
+                if stopped.await.is_err() {
+                    std::future::pending().await
                 }
             };
             let outcome = program.run(invocation, bounds, stop).await;
-            EndedCall { call, outcome, took: begun.elapsed(), late }
+            EndedCall { call, outcome }
         });
     }
 
@@ -322,15 +363,34 @@ impl Calls {
     fn stop(&mut self, call: CallId) {
         if let Some(at) = self.stops.iter().position(|(id, _)| *id == call) {
             // It has ended by itself, perhaps.
-            let _ended = self.stops.swap_remove(at).1.send(true);
+            let _ended = self.stops.swap_remove(at).1.send(());
         }
     }
 
     /// The turn is over.
     fn stop_all(&mut self) {
         for (_, stop) in self.stops.drain(..) {
-            let _ended = stop.send(false);
+            let _ended = stop.send(());
         }
+    }
+
+    /// The program of a call has ended, perhaps after the call was settled.
+    fn ended(&mut self, tool_use_id: &str, why: Option<String>) {
+        if let Some(run) = self.runs.iter_mut().find(|run| run.tool_use_id == tool_use_id) {
+            run.took = Some(run.begun.elapsed());
+            run.why = why;
+        }
+    }
+
+    /// The call is settled; what is known of its program, if one was started.
+    fn settle(&mut self, tool_use_id: &str) -> Option<Run> {
+        let at = self.runs.iter().position(|run| run.tool_use_id == tool_use_id)?;
+        Some(self.runs.remove(at))
+    }
+
+    /// Calls that were never settled.
+    fn unsettled(&self) -> Vec<String> {
+        self.runs.iter().map(|run| run.tool_use_id.clone()).collect()
     }
 
     /// The next program that has ended; nothing when none runs.

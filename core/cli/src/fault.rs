@@ -93,6 +93,12 @@ impl Fault {
             )
     }
 
+    /// What became of an error where this command has better words for it: its kind and its retry, the exit code 1.
+    pub(crate) fn of(error: &Error, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        let fault = Self::new(Exit::Failed, error.kind(), what, cure);
+        Self { retry: error.retry(), ..fault }
+    }
+
     fn new(exit: Exit, kind: ErrorKind, what: impl Into<String>, cure: impl Into<String>) -> Self {
         Self {
             exit,
@@ -161,7 +167,11 @@ impl From<Error> for Fault {
             ErrorKind::ToolNotAllowed => {
                 (Exit::Refused, "have the profile allow the tool, or leave it out")
             }
-            ErrorKind::SessionClosed => (Exit::Failed, "open a new one with: broca chat"),
+            ErrorKind::SessionClosed => (Exit::Failed, "broca chat without --session does"),
+            ErrorKind::ProvidersFailed => (
+                Exit::Failed,
+                "broca serve takes these as --model, --base-url and OPENAI_API_KEY or --model-key-env",
+            ),
             ErrorKind::Cancelled => (Exit::Interrupted, ""),
             ErrorKind::Usage | ErrorKind::InvalidArgument => (Exit::Usage, ""),
             ErrorKind::Api if refused(&error) => {

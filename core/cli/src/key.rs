@@ -4,14 +4,14 @@ use crate::arguments::KeyCreateArguments;
 use crate::fault::{Fault, written};
 use crate::place::StateFolder;
 use crate::serve;
-use broca::{Json, Secret};
+use broca::Json;
 use broca_server::Service;
 use broca_server::keys::{self, IdKind, KeyHash, NewKey, Role};
 use broca_server::service::{NewProfile, ServiceError};
 use broca_server::store::{NewClientKey, StoreError, WallTime};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// The profile of every key that is made here: all tools, the models of the command line.
@@ -20,18 +20,12 @@ const PROFILE: &str = "main";
 /// What the profile calls the model that is asked first.
 pub(crate) const PRIMARY_MODEL: &str = "primary";
 
-/// A key that lies in a file.
-pub(crate) struct KeyKept {
-    /// Where.
-    pub(crate) file: PathBuf,
-    /// The key itself, if it was made just now.
-    pub(crate) made: Option<Secret>,
-}
-
 /// Runs `broca key create`.
 pub(crate) async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
+    let named = arguments.dev || arguments.db.is_some();
     let (config, _folder) = serve::database(arguments.dev, arguments.db)?;
-    let service = Service::open(config, BTreeMap::new(), Vec::new()).await?;
+    let opening = Service::open(config, BTreeMap::new(), Vec::new()).await;
+    let service = opening.map_err(|e| serve::not_opened(e, named))?;
     let profile = profile(&service, None).await?;
     let made = service.create_client_key(&arguments.name, &profile).await?;
     let mut out = io::stdout().lock();
@@ -80,32 +74,29 @@ pub(crate) async fn keep(
     profile: &str,
     name: &str,
     folder: &StateFolder,
-    file: PathBuf,
-) -> Result<KeyKept, Fault> {
-    let kept = folder.kept_key(&file)?;
-    let made = match &kept {
-        Some(_) => None,
+    file: &Path,
+) -> Result<(), Fault> {
+    let key = match folder.kept_key(file)? {
+        Some(key) => key,
         None => {
             let key = NewKey::mint(Role::Client).map_err(ServiceError::from)?.plaintext;
-            folder.write(&file, key.expose())?;
-            Some(key)
+            folder.write(file, key.expose())?;
+            key
         }
     };
-    if let Some(key) = kept.as_ref().or(made.as_ref()) {
-        let hash = KeyHash::of(key.expose());
-        let known = service.store().client_key(hash.clone(), now()).await.map_err(stored)?;
-        if known.is_none() {
-            let new = NewClientKey {
-                id: IdKind::Key.mint().map_err(ServiceError::from)?,
-                name: name.to_owned(),
-                display_prefix: keys::display_prefix(key.expose()),
-                hash,
-                profile_id: profile.to_owned(),
-            };
-            service.store().add_client_key(new, now()).await.map_err(stored)?;
-        }
+    let hash = KeyHash::of(key.expose());
+    let known = service.store().client_key(hash.clone(), now()).await.map_err(stored)?;
+    if known.is_none() {
+        let new = NewClientKey {
+            id: IdKind::Key.mint().map_err(ServiceError::from)?,
+            name: name.to_owned(),
+            display_prefix: keys::display_prefix(key.expose()),
+            hash,
+            profile_id: profile.to_owned(),
+        };
+        service.store().add_client_key(new, now()).await.map_err(stored)?;
     }
-    Ok(KeyKept { file, made })
+    Ok(())
 }
 
 fn stored(error: StoreError) -> Fault {

@@ -85,7 +85,7 @@ fn explain(error: &clap::Error) -> ExitCode {
         let _closed = write!(std::io::stderr().lock(), "{error}");
         return Exit::Usage.into();
     }
-    let fault = arguments::wrong_use(&error.to_string());
+    let fault = arguments::wrong_use(&error.to_string(), std::env::args_os());
     fault.report(std::env::args_os().any(|argument| argument == "--json"));
     fault.exit.into()
 }

@@ -3,7 +3,8 @@
 
 use crate::arguments::ReachArguments;
 use crate::fault::Fault;
-use broca::Secret;
+use broca::engine::{Config, Engine, Environment};
+use broca::{Error, Secret};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -145,16 +146,24 @@ impl Reach {
     /// development service goes to this machine only.
     ///
     /// # Errors
-    /// Wrong usage, with the cure, when one of them is nowhere.
+    /// Wrong usage, with the cure, when one of them is nowhere or the address is none. What is wrong with the address is
+    /// said before what is wrong with the key.
     pub fn find(
         given: &ReachArguments,
         purpose: Purpose,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Fault> {
-        let set = |names: [&str; 2]| {
-            names.iter().find_map(|name| variable(name)).filter(|value| !value.is_empty())
+        let named = |names: [&'static str; 2]| {
+            let found = names.into_iter().find_map(|name| Some((name, variable(name)?)));
+            found.filter(|(_, value)| !value.is_empty())
         };
-        let url = given.url.clone().or_else(|| set(["BROCA_URL", "BAE_SERVER_URL"]));
+        let set = |names| named(names).map(|(_, value)| value);
+        let url = given.url.clone().map(|url| ("--url", url));
+        let url = url.or_else(|| named(["BROCA_URL", "BAE_SERVER_URL"]));
+        if let Some((from, url)) = &url {
+            check_address(url).map_err(|e| Fault::usage(format!("{from}: {}", e.message()), ""))?;
+        }
+        let url = url.map(|(_, url)| url);
         let key = match (&given.key, &given.key_file) {
             (Some(key), _) => Some(Secret::new(key.as_str())),
             (None, Some(file)) => Some(read_key(file).map_err(|fault| fault.told(file))?),
@@ -209,6 +218,12 @@ fn dev_url(variable: &impl Fn(&str) -> Option<String>) -> String {
         .map(|url| url.trim().to_owned())
         .filter(|url| !url.is_empty())
         .unwrap_or_else(|| DEV_URL.to_owned())
+}
+
+/// Whether a client could work with this address; its own rules say so, and nothing is connected.
+fn check_address(url: &str) -> Result<(), Error> {
+    let config = Config::new(url, Secret::new("any"));
+    Engine::new(config, 0, 0, Environment::none()).map(drop)
 }
 
 fn is_this_machine(url: &str) -> bool {
@@ -386,6 +401,27 @@ mod tests {
                 "{url}"
             );
         }
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_told_before_the_key_that_is_missing() {
+        for (url, part) in [
+            ("127.0.0.1:8080", "--url: the service's address has no scheme"),
+            ("ftp://127.0.0.1", "must begin with http:// or https://"),
+            ("https://user@127.0.0.1:8080/", "must not hold a user or password"),
+            ("http://127.0.0.1:port", "no usable host and port"),
+        ] {
+            let line = Reach::find(&given(Some(url), None), Purpose::Drive, |_| None);
+            let line = line.unwrap_err().line();
+            assert!(line.contains(part) && line.contains("http://127.0.0.1:8080"), "{url}: {line}");
+            assert!(!line.contains("key") && !line.contains("user@"), "{url}: {line}");
+        }
+        let line = Reach::find(
+            &given(None, Some("k")),
+            Purpose::Drive,
+            variables(&[("BAE_SERVER_URL", "x")]),
+        );
+        assert!(line.unwrap_err().line().starts_with("broca: BAE_SERVER_URL: the service's"));
     }
 
     #[cfg(unix)]

@@ -3,15 +3,16 @@
 use crate::arguments::ServeArguments;
 use crate::fault::{Fault, written};
 use crate::interrupt::Interrupts;
-use crate::key::{self, KeyKept};
+use crate::key;
 use crate::place::StateFolder;
 use broca::Json;
 use broca_server::models::catalog::{self, ModelOptions};
-use broca_server::{Config, Service};
+use broca_server::store::StoreError;
+use broca_server::{Config, Service, ServiceError};
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
@@ -28,14 +29,18 @@ pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
     if let Some(folder) = &folder {
         folder.create()?;
     }
+    chain.warn_without_keys();
     let tools = broca_server::tools::built_in();
-    let service = Service::open(config, chain.models, tools).await?;
+    let named = arguments.dev || arguments.db.is_some();
+    let opening = Service::open(config, chain.models, tools).await;
+    let service = opening.map_err(|e| not_opened(e, named))?;
     let fallbacks = chain.fallbacks;
-    let keys = match &folder {
+    let key_file = match &folder {
         Some(folder) => {
             let profile = key::profile(&service, Some(&fallbacks)).await?;
-            let driver = key::keep(&service, &profile, "dev", folder, folder.key_file()).await?;
-            key::keep(&service, &profile, "dev-watch", folder, folder.watch_key_file()).await?;
+            let (driver, watcher) = (folder.key_file(), folder.watch_key_file());
+            key::keep(&service, &profile, "dev", folder, &driver).await?;
+            key::keep(&service, &profile, "dev-watch", folder, &watcher).await?;
             Some(driver)
         }
         None => {
@@ -53,7 +58,7 @@ pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
     let addr = listener.local_addr().map_err(|e| {
         Fault::failed(format!("the listener has no address: {e}"), "try another --addr")
     })?;
-    let ready = Ready { addr, keys, json: arguments.json };
+    let ready = Ready { addr, key_file, json: arguments.json };
     if let Some(folder) = &folder {
         folder.write(&folder.url_file(), &ready.url())?;
         ready.warn_if_open();
@@ -112,6 +117,8 @@ fn config(arguments: &ServeArguments, folder: Option<&StateFolder>) -> Result<Co
 struct Chain {
     models: BTreeMap<String, std::sync::Arc<dyn broca_server::models::Model>>,
     fallbacks: Vec<String>,
+    /// Models whose key is in no variable, and that variable.
+    without_key: Vec<(String, String)>,
 }
 
 impl Chain {
@@ -125,7 +132,11 @@ impl Chain {
         };
         let is_remote = |name: &String| name.starts_with("openai");
         let some_remote = names.iter().any(is_remote);
-        let mut chain = Self { models: BTreeMap::new(), fallbacks: Vec::new() };
+        let key_env = key_variable(&options);
+        let is_set = |name: &str| variable(name).is_some_and(|key| !key.trim().is_empty());
+        let missing = key_env.filter(|name| !is_set(name));
+        let mut chain =
+            Self { models: BTreeMap::new(), fallbacks: Vec::new(), without_key: Vec::new() };
         for (place, name) in names.iter().enumerate() {
             // The options of remote models are no fault of a scripted one beside them.
             let none = ModelOptions::default();
@@ -139,16 +150,36 @@ impl Chain {
             if place > 0 {
                 chain.fallbacks.push(role.clone());
             }
+            if let Some(missing) = missing.filter(|_| is_remote(name)) {
+                chain.without_key.push((name.clone(), missing.to_owned()));
+            }
             chain.models.insert(role, model);
         }
         Ok(chain)
     }
+
+    /// One line for each model that cannot work as long as this process lives: its environment stays as it is.
+    fn warn_without_keys(&self) {
+        for (model, variable) in &self.without_key {
+            let _reader_gone = writeln!(
+                io::stderr().lock(),
+                "broca: {variable} is not set, so {model} will refuse every message; it is read from the environment of this process: end it, set {variable} and start again"
+            );
+        }
+    }
+}
+
+/// The variable that holds the key of the `openai:` models, if they are asked with one.
+fn key_variable(options: &ModelOptions) -> Option<&str> {
+    let standard = options.base_url.is_none().then_some(catalog::DEFAULT_KEY_ENV);
+    options.key_env.as_deref().or(standard)
 }
 
 /// What is told when the service listens.
 struct Ready {
     addr: SocketAddr,
-    keys: Option<KeyKept>,
+    /// Where the driver's key lies.
+    key_file: Option<PathBuf>,
     json: bool,
 }
 
@@ -178,33 +209,29 @@ impl Ready {
         let mut out = io::stdout().lock();
         if self.json {
             let url = Json::string(&self.url());
-            let file = self.keys.as_ref().map(|kept| kept.file.display().to_string());
+            let file = self.key_file.as_ref().map(|file| file.display().to_string());
             let file = file.map_or_else(Json::null, |file| Json::string(&file));
             let members = [("url", &url), ("key_file", &file)];
             return written(crate::view::write_object(&mut out, "listening", &members));
         }
         let mut text = format!("broca: listening on {}\n", self.url());
-        if let Some(kept) = &self.keys {
-            text.push_str(&self.lines_to_paste(kept));
+        if let Some(file) = &self.key_file {
+            text.push_str(&self.lines_to_paste(file));
         }
         written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
     }
 
-    /// For a second terminal. The key itself is shown once, when it is made.
-    fn lines_to_paste(&self, kept: &KeyKept) -> String {
-        let key = match &kept.made {
-            Some(key) => key.expose().to_owned(),
-            None => format!("$(cat {})", quoted(&kept.file)),
-        };
-        let url = self.url();
+    /// For a second terminal. The key itself is not shown: it would stay in the terminal's memory.
+    fn lines_to_paste(&self, key_file: &Path) -> String {
+        let (url, key) = (self.url(), quoted(key_file));
         format!(
-            "\nPaste this into another terminal:\n  export BROCA_URL={url}\n  export BROCA_CLIENT_KEY={key}\n  broca chat 'What time is it? Ask the clock.'\n\nCtrl-C ends the service.\n"
+            "\nPaste this into another terminal:\n  export BROCA_URL={url}\n  export BROCA_CLIENT_KEY=\"$(cat {key})\"\n  broca chat 'What time is it? Ask the clock.'\n\nCtrl-C ends the service.\n"
         )
     }
 }
 
 /// A path as a word of the shell.
-fn quoted(path: &std::path::Path) -> String {
+fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
@@ -239,4 +266,15 @@ pub(crate) fn database(
     }
     config.db_path = given.unwrap_or(config.db_path);
     Ok((config, folder))
+}
+
+/// Why the service could not be opened. Whoever has not `named` a database learns how.
+pub(crate) fn not_opened(error: ServiceError, named: bool) -> Fault {
+    match error {
+        ServiceError::Store(StoreError::CannotOpen { .. }) if !named => Fault::failed(
+            error.to_string(),
+            "--db PATH names one, and --dev keeps one in your state folder",
+        ),
+        error => error.into(),
+    }
 }

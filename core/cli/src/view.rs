@@ -3,12 +3,12 @@
 
 use crate::fault::{Fault, one_line, written};
 use crate::summary::result_text;
-use broca::Json;
-use broca::engine::{Delta, DeltaKind, Gap, Lost, Reply, Status};
+use broca::engine::{Delta, DeltaKind, Gap, Lost, Reply, Status, ToolOutcome};
+use broca::{ErrorKind, Json};
 use broca_proto::session::content::{Dispatch, Message};
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Warning;
-use broca_proto::session::payload::Payload;
+use broca_proto::session::payload::{ErrorReason, Payload};
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -33,17 +33,19 @@ pub(crate) struct View {
     mid_line: bool,
 }
 
-/// How a call of a tool ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallEnd<'a> {
-    /// With a result.
-    Ok,
-    /// With a reason.
-    Failed(&'a str),
-    /// Stopped: its time was over.
-    TimedOut,
-    /// Stopped: the turn was cancelled.
-    Cancelled,
+/// A call of a tool of this program, once it has its one result.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settled<'a> {
+    /// Its id in the conversation.
+    pub(crate) id: &'a str,
+    /// The tool; nothing for a call that never began here.
+    pub(crate) name: Option<&'a str>,
+    /// What became of it.
+    pub(crate) outcome: ToolOutcome,
+    /// How long it ran.
+    pub(crate) took: Duration,
+    /// The reason it gave for its failure.
+    pub(crate) why: Option<&'a str>,
 }
 
 impl View {
@@ -116,6 +118,10 @@ impl View {
                     _ => self.note(&format!("tool {name} ok")),
                 }
             }
+            // The error of the turn says so, with the cause.
+            Ok(Payload::SessionError(error)) if error.reason == ErrorReason::AllProvidersFailed => {
+                Ok(())
+            }
             Ok(Payload::SessionError(error)) => {
                 let reason = error.reason.as_str();
                 let detail = error.detail.map_or(String::new(), |detail| format!(": {detail}"));
@@ -166,66 +172,37 @@ impl View {
         self.note(&format!("tool {name} {}", one_line(input.as_str(), SHOWN_CHARS)))
     }
 
-    /// A call of a tool has ended.
-    pub(crate) fn tool_ended(
-        &mut self,
-        id: &str,
-        name: &str,
-        end: CallEnd<'_>,
-        took: Duration,
-    ) -> Result<(), Fault> {
+    /// A call of a tool has its result.
+    pub(crate) fn tool_settled(&mut self, settled: Settled<'_>) -> Result<(), Fault> {
+        let Settled { id, name, outcome, took, why } = settled;
         let ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        let (word, why) = match end {
-            CallEnd::Ok => ("ok", None),
-            CallEnd::Failed(why) => ("failed", Some(why)),
-            CallEnd::TimedOut => ("timed_out", None),
-            CallEnd::Cancelled => ("cancelled", None),
-        };
         if self.json {
-            let (id, name) = (Json::string(id), Json::string(name));
-            let (word, ms) = (Json::string(word), Json::integer(ms));
-            let why = why.map_or_else(Json::null, Json::string);
+            let text = |text: Option<&str>| text.map_or_else(Json::null, Json::string);
             let members = [
-                ("id", &id),
-                ("name", &name),
-                ("outcome", &word),
-                ("duration_ms", &ms),
-                ("why", &why),
+                ("tool_use_id", &Json::string(id)),
+                ("name", &text(name)),
+                ("outcome", &Json::string(outcome.as_str())),
+                ("duration_ms", &Json::integer(ms)),
+                ("why", &text(why)),
             ];
-            return self.object("tool_result", &members);
+            return self.object("tool_settled", &members);
         }
+        let Some(name) = name else {
+            return self.note(&format!("tool call {} {}", one_line(id, 60), told(outcome)));
+        };
         let why = why.map_or(String::new(), |why| format!(": {}", one_line(why, SHOWN_CHARS)));
-        self.note(&format!("tool {name} {}, {ms} ms{why}", word.replace('_', " ")))
+        self.note(&format!("tool {name} {}, {ms} ms{why}", told(outcome)))
     }
 
     /// Where the turn stands.
     pub(crate) fn status(&mut self, status: &Status) -> Result<(), Fault> {
         if self.json {
-            let word = |word: &str| Json::string(word);
-            return match status {
-                Status::Queued => self.object("status", &[("status", &word("queued"))]),
-                Status::Sent => self.object("status", &[("status", &word("sent"))]),
-                Status::Connected => self.object("status", &[("status", &word("connected"))]),
-                Status::Reconnecting { delay_ms, why, .. } => {
-                    let delay = Json::integer(i64::try_from(*delay_ms).unwrap_or(i64::MAX));
-                    let members = [
-                        ("status", &word("reconnecting")),
-                        ("delay_ms", &delay),
-                        ("why", &word(why)),
-                    ];
-                    self.object("status", &members)
-                }
-                _ => Ok(()),
-            };
+            return written(write_status(&mut self.out, status));
         }
         match status {
             Status::Queued => self.note("queued behind another turn"),
-            Status::Reconnecting { delay_ms, why, .. } => {
-                let seconds = Duration::from_millis(*delay_ms).as_secs_f32();
-                self.note(&format!(
-                    "connection lost ({}); next try in {seconds:.1} s",
-                    one_line(why, SHOWN_CHARS)
-                ))
+            Status::Reconnecting { delay_ms, kind, why } => {
+                self.note(&connection_lost(*kind, why, *delay_ms))
             }
             _ => Ok(()),
         }
@@ -354,6 +331,51 @@ pub(crate) fn write_object(
     out.flush()
 }
 
+/// What a person is told while a stream is taken up again. Nothing was asked for on it, so nothing can have run twice.
+pub(crate) fn connection_lost(kind: ErrorKind, why: &str, delay_ms: u64) -> String {
+    let seconds = Duration::from_millis(delay_ms).as_secs_f32();
+    let what = match kind {
+        ErrorKind::StreamEndedEarly => "connection lost".to_owned(),
+        ErrorKind::Connect => "the service cannot be reached".to_owned(),
+        ErrorKind::Timeout => "the service does not answer".to_owned(),
+        ErrorKind::Lagged => "fell behind the events".to_owned(),
+        _ => format!("connection lost ({})", one_line(why, SHOWN_CHARS)),
+    };
+    format!("{what}, trying again in {seconds:.1} s")
+}
+
+/// An outcome in words.
+fn told(outcome: ToolOutcome) -> &'static str {
+    match outcome {
+        ToolOutcome::Done => "ok",
+        ToolOutcome::Failed => "failed",
+        ToolOutcome::NotStarted => "not started",
+        ToolOutcome::InterruptedMayHaveRun => "interrupted, may have run",
+        ToolOutcome::TimedOutMayHaveRun => "timed out, may have run",
+        other => other.as_str(),
+    }
+}
+
+/// Where an operation stands, for a program.
+pub(crate) fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
+    let word = match status {
+        Status::Queued => "queued",
+        Status::Sent => "sent",
+        Status::Connected => "connected",
+        Status::Reconnecting { delay_ms, kind, why } => {
+            let members = [
+                ("status", &Json::string("reconnecting")),
+                ("delay_ms", &Json::integer(i64::try_from(*delay_ms).unwrap_or(i64::MAX))),
+                ("kind", &Json::string(kind.as_str())),
+                ("why", &Json::string(why)),
+            ];
+            return write_object(out, "status", &members);
+        }
+        _ => return Ok(()),
+    };
+    write_object(out, "status", &[("status", &Json::string(word))])
+}
+
 /// The text of a message as its deltas spell it: blocks one after the other.
 fn spoken(message: &Message) -> String {
     let blocks = message.content.blocks();
@@ -422,6 +444,22 @@ mod tests {
         Event::parse(&text.into_bytes().into()).unwrap()
     }
 
+    fn settled(outcome: ToolOutcome) -> Settled<'static> {
+        let took = Duration::from_millis(12);
+        Settled { id: "t", name: Some("look"), outcome, took, why: None }
+    }
+
+    #[test]
+    fn a_lost_connection_is_told_without_what_belongs_to_messages() {
+        let why = "the stream ended; the request may have run: read the history";
+        let told = connection_lost(ErrorKind::StreamEndedEarly, why, 400);
+        assert_eq!(told, "connection lost, trying again in 0.4 s");
+        let told = connection_lost(ErrorKind::Connect, "refused", 1_500);
+        assert_eq!(told, "the service cannot be reached, trying again in 1.5 s");
+        let told = connection_lost(ErrorKind::Protocol, "junk", 0);
+        assert_eq!(told, "connection lost (junk), trying again in 0.0 s");
+    }
+
     #[test]
     fn words_that_came_live_are_not_shown_again() {
         let (mut view, out, _) = view(false);
@@ -475,11 +513,12 @@ mod tests {
         let (mut view, out, notes) = view(false);
         view.delta(&delta(DeltaKind::Text, "Let me look.")).unwrap();
         view.tool_call("t", "look", &Json::parse(r#"{"at":"x"}"#).unwrap()).unwrap();
-        let took = Duration::from_millis(12);
-        view.tool_ended("t", "look", CallEnd::Failed("it is\ndark"), took).unwrap();
-        view.tool_ended("t", "look", CallEnd::TimedOut, took).unwrap();
+        let failed = settled(ToolOutcome::Failed);
+        view.tool_settled(Settled { why: Some("it is\ndark"), ..failed }).unwrap();
+        view.tool_settled(settled(ToolOutcome::TimedOutMayHaveRun)).unwrap();
+        view.tool_settled(Settled { name: None, ..settled(ToolOutcome::NotStarted) }).unwrap();
         assert_eq!(out.text(), "Let me look.\n");
-        let lines = "[tool look {\"at\":\"x\"}]\n[tool look failed, 12 ms: it is dark]\n[tool look timed out, 12 ms]\n";
+        let lines = "[tool look {\"at\":\"x\"}]\n[tool look failed, 12 ms: it is dark]\n[tool look timed out, may have run, 12 ms]\n[tool call t not started]\n";
         assert_eq!(notes.text(), lines);
     }
 
@@ -518,14 +557,14 @@ mod tests {
         view.session("ses_1", true).unwrap();
         view.event(&event("tool.call", r#"{"id":"t","n":9007199254740993,  "x":"a\nb"}"#)).unwrap();
         view.delta(&delta(DeltaKind::Text, "a\nb")).unwrap();
-        view.tool_ended("t", "look", CallEnd::Ok, Duration::from_millis(3)).unwrap();
+        view.tool_settled(settled(ToolOutcome::Done)).unwrap();
         let text = out.text();
         let kinds: Vec<String> = text
             .lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
             .map(|object| object["type"].as_str().unwrap().to_owned())
             .collect();
-        assert_eq!(kinds, ["session", "event", "delta", "tool_result"]);
+        assert_eq!(kinds, ["session", "event", "delta", "tool_settled"]);
         assert!(text.contains("9007199254740993"), "{text}");
         assert_eq!(notes.text(), "");
     }

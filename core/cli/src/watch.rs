@@ -5,15 +5,14 @@ use crate::fault::{Fault, one_line, written};
 use crate::interrupt::Interrupts;
 use crate::place::{Purpose, Reach};
 use crate::summary::{clock_time, summary};
-use crate::view::write_object;
-use broca::Json;
+use crate::view::{connection_lost, write_object, write_status};
 use broca::engine::{Lost, Status};
 use broca::steps::Step;
 use broca::tokio::{Client, Subscription};
+use broca::{Error, ErrorKind, Json};
 use broca_proto::session::event::Event;
 use broca_proto::session::ids::{Cursor, EventId};
 use std::io::{self, Write};
-use std::time::Duration;
 
 /// The width of an event's summary, in characters.
 const SUMMARY_CHARS: usize = 100;
@@ -29,7 +28,7 @@ pub(crate) async fn run(arguments: WatchArguments) -> Result<(), Fault> {
         })
         .build()?;
     let session = tokio::select! {
-        session = client.observe(arguments.session.as_str()) => session?,
+        session = client.observe(arguments.session.as_str()) => session.map_err(not_joined)?,
         _ = interrupts.next() => return Err(Fault::interrupted("interrupted before the watch began")),
     };
     let mut events = match (&arguments.after, arguments.from_start) {
@@ -56,6 +55,18 @@ fn stopped(events: &Subscription) -> Fault {
     })
 }
 
+/// A session that is over can be read by those who took part, and by nobody else.
+fn not_joined(error: Error) -> Fault {
+    if !error.is(ErrorKind::SessionClosed) {
+        return error.into();
+    }
+    Fault::of(
+        &error,
+        "the session is over, so it cannot be joined",
+        "its log can be read by whoever joined before",
+    )
+}
+
 struct Watch {
     json: bool,
     /// The connection is lost, and the person knows it.
@@ -66,16 +77,7 @@ impl Watch {
     fn show(&mut self, step: Step) -> Result<(), Fault> {
         match step {
             Step::Event(event) => self.event(&event),
-            Step::Status(Status::Reconnecting { delay_ms, why, .. }) => {
-                self.lost = true;
-                let seconds = Duration::from_millis(delay_ms).as_secs_f32();
-                note(&format!("connection lost ({why}); next try in {seconds:.1} s"));
-                Ok(())
-            }
-            Step::Status(Status::Connected) if std::mem::take(&mut self.lost) => {
-                note("connected again");
-                Ok(())
-            }
+            Step::Status(status) => self.status(&status),
             Step::Gap(gap) => self.gap(&gap.lost),
             Step::Warning(warning) => {
                 note(&warning.message);
@@ -83,6 +85,21 @@ impl Watch {
             }
             _ => Ok(()),
         }
+    }
+
+    fn status(&mut self, status: &Status) -> Result<(), Fault> {
+        match status {
+            Status::Reconnecting { delay_ms, kind, why } => {
+                self.lost = true;
+                note(&connection_lost(*kind, why, *delay_ms));
+            }
+            Status::Connected if std::mem::take(&mut self.lost) => note("connected again"),
+            _ => {}
+        }
+        if self.json {
+            return written(write_status(&mut io::stdout().lock(), status));
+        }
+        Ok(())
     }
 
     fn event(&self, event: &Event) -> Result<(), Fault> {
@@ -106,7 +123,11 @@ impl Watch {
                 "cursor",
                 "the service does not know where to go on; it begins at the start".to_owned(),
             ),
-            _ => ("other", "something was left out".to_owned()),
+            Lost::Unseen => (
+                "unseen",
+                "the connection was lost before any event came, so what happens until it is back will be missing; watch with --from-start to see everything".to_owned(),
+            ),
+            _ => ("other", "some events were left out; watch with --from-start to see everything".to_owned()),
         };
         note(&told);
         if self.json {

@@ -46,7 +46,7 @@ fn tools_that_go_wrong_are_told_to_the_model_and_end_nothing() {
         ("printf '\\377'", "failed", "no UTF-8"),
         ("yes", "failed", "more than 4096 bytes"),
         ("kill -SEGV $$", "failed", "signal"),
-        ("sleep 600", "timed_out", ""),
+        ("sleep 600", "timed_out_may_have_run", ""),
     ] {
         let tool = format!("probe={command}");
         let ended = run(&mut service.broca(&[
@@ -62,8 +62,11 @@ fn tools_that_go_wrong_are_told_to_the_model_and_end_nothing() {
         ]));
         assert_eq!(ended.code, Some(0), "{command}: {ended:?}");
         let objects = ended.objects();
-        let result = objects.iter().find(|object| object["type"] == "tool_result").unwrap();
-        assert_eq!(result["outcome"], outcome, "{command}: {result}");
+        let settled: Vec<_> =
+            objects.iter().filter(|object| object["type"] == "tool_settled").collect();
+        assert_eq!(settled.len(), 1, "{command}: {settled:?}");
+        assert_eq!(settled[0]["outcome"], outcome, "{command}: {settled:?}");
+        assert_eq!(settled[0]["name"], "probe", "{command}: {settled:?}");
         let reply = objects.last().unwrap();
         let text = reply["text"].as_str().unwrap();
         assert!(reply["type"] == "reply" && text.contains(part), "{command}: {text}");
@@ -89,7 +92,7 @@ fn programs_get_lines_that_parse_and_end_with_the_reply() {
     let objects = ended.objects();
     let kinds = kinds(&objects);
     assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("session", "reply"));
-    for kind in ["event", "delta", "tool_call", "tool_result", "status"] {
+    for kind in ["event", "delta", "tool_call", "tool_settled", "status"] {
         assert!(kinds.contains(&kind), "{kind}");
     }
     let events = objects.iter().filter(|object| object["type"] == "event");
@@ -138,7 +141,7 @@ fn an_interrupt_stops_the_programs_of_the_turn() {
         std::thread::sleep(Duration::from_millis(3));
     }
     chat.interrupt();
-    assert_eq!(chat.object("tool_result")["outcome"], "cancelled");
+    assert_eq!(chat.object("tool_settled")["outcome"], "interrupted_may_have_run");
     assert_eq!(chat.object("error")["kind"], "cancelled");
     let pid = fs::read_to_string(&pid).unwrap();
     let alive = |pid: &str| {
@@ -201,13 +204,12 @@ fn refusals_have_their_exit_codes_and_one_line() {
         (&["--url", "http://127.0.0.1:1", "hi"], 3, "broca serve --dev"),
         (&["--url", &html, "hi"], 3, "--url"),
         (&["--url", &silent, "hi"], 3, ""),
-        (&["--url", "nonsense", "hi"], 2, ""),
+        (&["--url", "nonsense", "hi"], 2, "has no scheme"),
         (&["--session", "ses_00000000000000000000000000000000", "hi"], 1, ""),
         (&["--tool", "nonsense", "hi"], 2, "NAME=COMMAND"),
         (&["--key-file", "/no/such/file", "hi"], 2, "/no/such/file"),
-        (&["--no-such-option"], 2, "--no-such-option"),
+        (&["--no-such-option"], 2, "broca chat --help"),
     ] {
-        // A mistyped URL is no machine of ours, so it needs the key given.
         let key = fs::read_to_string(service.key_file()).unwrap();
         let mut chat = service.broca(&["chat"]);
         if !arguments.contains(&"--key") && !arguments.contains(&"--key-file") {
@@ -222,6 +224,13 @@ fn refusals_have_their_exit_codes_and_one_line() {
     let ended = run(broca(strange.path()).args(["chat", "hi"]));
     assert_eq!(ended.code, Some(2));
     assert!(ended.error_line().contains("broca serve --dev"));
+    // What is wrong is the address; that there is no key does not matter yet.
+    for url in ["127.0.0.1:8080", "https://user@127.0.0.1:8080/"] {
+        let ended = run(broca(strange.path()).args(["chat", "--url", url, "hi"]));
+        assert_eq!(ended.code, Some(2));
+        let line = ended.error_line();
+        assert!(line.contains("http://127.0.0.1:8080") && !line.contains("key"), "{line}");
+    }
 }
 
 #[test]
@@ -257,7 +266,12 @@ fn a_session_can_be_joined_and_closed_and_is_over_then() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let ended = run(&mut service.broca(&["chat", "--session", &session, "once more"]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.error_line().contains("broca chat"), "{ended:?}");
+    let line = ended.error_line();
+    assert!(line.contains("broca chat without --session"), "{line}");
+    let ended = run(&mut service.broca(&["watch", &session]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let line = ended.error_line();
+    assert!(line.contains("cannot be joined") && !line.contains("broca chat"), "{line}");
 }
 
 #[test]
@@ -267,6 +281,36 @@ fn models_that_fail_are_an_error() {
     let ended = run(&mut service.broca(&["chat", "--json", "hi"]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert_eq!(ended.objects().last().unwrap()["kind"], "providers_failed");
+    let ended = run(&mut service.broca(&["chat", "hi"]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let line = ended.err.lines().last().unwrap();
+    assert!(line.starts_with("broca: ") && line.contains("down"), "{ended:?}");
+    assert!(line.contains("--model") && line.contains("--base-url"), "{ended:?}");
+    assert!(!ended.err.contains("all_providers_failed"), "{ended:?}");
+}
+
+#[test]
+fn a_tool_that_is_late_is_told_once_and_before_what_the_model_says_of_it() {
+    let service = Service::start(&[]);
+    let late = ["chat", "--tool-timeout", "1", "--tool", "probe=sleep 600", "probe \"x\""];
+    let chat = service.broca(&late);
+    // In one stream, as a terminal shows them.
+    let mut both = std::process::Command::new("/bin/sh");
+    both.args(["-c", "exec \"$@\" 2>&1", "sh"])
+        .arg(chat.get_program())
+        .args(chat.get_args())
+        .env_clear();
+    for (name, value) in chat.get_envs() {
+        both.envs(value.map(|value| (name, value)));
+    }
+    let ended = run(both.stdin(Stdio::null()));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let lines: Vec<&str> = ended.out.lines().collect();
+    let of = |part: &str| lines.iter().filter(|line| line.contains(part)).count();
+    assert_eq!(of("[tool probe timed out, may have run, "), 1, "{ended:?}");
+    let told = lines.iter().position(|line| line.starts_with("[tool probe timed out"));
+    let said = lines.iter().position(|line| line.starts_with("probe failed"));
+    assert!(told < said, "{ended:?}");
 }
 
 #[test]

@@ -14,17 +14,20 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn the_first_start_makes_a_key_and_later_ones_use_it_without_showing_it() {
+fn the_first_start_makes_a_key_that_later_ones_use_and_none_shows_it() {
     let state = tempfile::tempdir().unwrap();
     let mut keys = Vec::new();
-    for start in 0..2 {
+    for _ in 0..2 {
         let serve = ["serve", "--dev", "--addr", "127.0.0.1:0"];
         let mut talk = Talk::begin(broca(state.path()).args(serve));
         let ready = talk.line(|_| true);
         assert!(ready.starts_with("broca: listening on http://127.0.0.1:"), "{ready}");
         let pasted = talk.line(|line| line.contains("BROCA_CLIENT_KEY"));
         let key = fs::read_to_string(state.path().join("broca/client-key")).unwrap();
-        assert_eq!(pasted.contains(key.trim()), start == 0, "{pasted}");
+        assert!(pasted.contains("$(cat '") && !pasted.contains(key.trim()), "{pasted}");
+        let paste = format!("{pasted}; printf %s \"$BROCA_CLIENT_KEY\"");
+        let pasted = run(std::process::Command::new("/bin/sh").args(["-c", &paste]));
+        assert_eq!(pasted.out, key.trim());
         assert!(key.starts_with("bae_") && key.trim().len() == 52);
         keys.push(key);
         let chatted = run(broca(state.path()).args(["chat", "hello"]));
@@ -124,6 +127,55 @@ fn a_wrong_use_is_told_before_anything_is_made() {
         assert_eq!(ended.code, Some(2), "{ended:?}");
         assert!(ended.error_line().contains(part), "{ended:?}");
         assert!(!state.path().join("broca").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_database_in_no_folder_is_told_with_the_options_that_name_another() {
+    let state = tempfile::tempdir().unwrap();
+    let missing = state.path().join("no/such/folder/broca.db");
+    for (arguments, asked) in [
+        (&["serve", "--addr", "127.0.0.1:0"][..], true),
+        (&["key", "create", "ada"], true),
+        (&["key", "create", "ada", "--db", missing.to_str().unwrap()], false),
+    ] {
+        let mut command = broca(state.path());
+        let ended = run(command.args(arguments).env("BROCA_DB_PATH", &missing));
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        let line = ended.error_line();
+        assert!(line.contains("its folder does not exist"), "{line}");
+        assert_eq!(line.contains("--db PATH") && line.contains("--dev"), asked, "{line}");
+    }
+}
+
+#[test]
+fn a_model_without_its_key_is_warned_of_at_the_start() {
+    for (arguments, key, warned) in [
+        (&["--model", "openai:x"][..], None, true),
+        (&["--model", "openai:x"], Some(("OPENAI_API_KEY", " ")), true),
+        (&["--model", "openai:x"], Some(("OPENAI_API_KEY", "sk")), false),
+        (&["--model", "openai:x", "--base-url", "http://127.0.0.1:1/v1"], None, false),
+        (
+            &["--model", "openai:x", "--model-key-env", "OTHER"],
+            Some(("OPENAI_API_KEY", "sk")),
+            true,
+        ),
+        (&["--model", "scripted"], None, false),
+    ] {
+        let state = tempfile::tempdir().unwrap();
+        let mut serve = broca(state.path());
+        serve.args(["serve", "--dev", "--addr", "127.0.0.1:0"]).args(arguments).envs(key);
+        let mut talk = Talk::begin(&mut serve);
+        talk.line(|line| line.contains("listening on"));
+        talk.signal(rustix::process::Signal::TERM);
+        let ended = talk.end();
+        if warned {
+            let line = ended.error_line();
+            assert!(line.contains("is not set") && line.contains("start again"), "{line}");
+            assert!(line.contains("openai:x"), "{line}");
+        } else {
+            assert_eq!(ended.err, "", "{arguments:?}");
+        }
     }
 }
 

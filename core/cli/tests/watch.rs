@@ -69,13 +69,34 @@ fn a_watch_outlives_the_deaths_of_the_service_and_misses_nothing() {
     };
     let ended = watch.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains("connection lost"), "{ended:?}");
+    assert!(ended.err.contains("connection lost, trying again in "), "{ended:?}");
+    assert!(!ended.err.contains("may have run"), "{ended:?}");
     let (seen, logged) = (ids(&ended.objects()), ids(&late.objects()));
     assert_eq!(seen, logged);
     let mut once = seen.clone();
     once.sort();
     once.dedup();
     assert_eq!(once.len(), seen.len());
+}
+
+#[test]
+fn a_watch_that_saw_nothing_before_the_service_died_says_what_may_be_missing() {
+    let service = Service::start(&[]);
+    let (addr, session) = (service.addr().to_owned(), service.session("hello"));
+    let mut watch = Talk::begin(&mut service.broca(&["watch", &session, "--json"]));
+    assert_eq!(watch.object("status")["status"], "connected");
+    let state = service.kill();
+    let gap = watch.object("gap");
+    assert_eq!(gap["lost"], "unseen");
+    assert_eq!(watch.object("status")["status"], "reconnecting");
+    let service = Service::start_in(state, &addr, &[]);
+    let closed = run(&mut service.broca(&["chat", "--session", &session, "--close", "bye"]));
+    assert_eq!(closed.code, Some(0), "{closed:?}");
+    let ended = watch.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let first = ended.err.lines().next().unwrap();
+    assert!(first.contains("--from-start") && first.contains("connection was lost"), "{ended:?}");
+    assert!(!ended.err.contains("may have run"), "{ended:?}");
 }
 
 #[test]
