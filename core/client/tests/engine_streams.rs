@@ -61,6 +61,17 @@ fn events_and_deltas_arrive_while_the_stream_runs() {
 }
 
 #[test]
+fn very_many_junk_lines_are_counted_and_not_each_reported() {
+    let mut host = host(|_| ());
+    let conn = begin(&mut host);
+    lines(&mut host, conn, (0..1_000).map(|i| format!("junk {i}\n")));
+    // 32 one by one, then at 64, 128, 256 and 512.
+    assert_eq!(warnings(&host).len(), 36);
+    let Some(Step::Warning(last)) = host.said(2).last() else { panic!() };
+    assert!(last.message.contains("512"), "{}", last.message);
+}
+
+#[test]
 fn an_event_that_comes_twice_is_delivered_once() {
     let mut host = host(|_| ());
     let conn = begin(&mut host);

@@ -526,7 +526,7 @@ pub(crate) fn show(
         Item::Oversized { bytes, limit } => {
             steps.push(Step::Gap(Gap { lost: Lost::Line { bytes, limit }, after: after() }));
         }
-        Item::Warning(warning) => steps.push(Step::Warning(warning)),
+        Item::Warning(warning) => steps.push_warning(warning),
         Item::Event(event) => steps.push(Step::Event(event)),
         _ => {}
     }

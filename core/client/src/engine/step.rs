@@ -256,9 +256,14 @@ pub struct HistoryPage {
     pub next: Option<String>,
 }
 
+/// So many warnings of one class are reported each; after that only each doubling of their number.
+const EACH_WARNING: u64 = 32;
+
 /// Steps of one operation that wait for the application.
 #[derive(Debug, Default)]
 pub(crate) struct StepQueue {
+    /// Warnings so far, by class.
+    warned: Vec<(WarningClass, u64)>,
     steps: VecDeque<Step>,
     bytes: usize,
     /// How many of them are deltas that may be shed.
@@ -282,6 +287,28 @@ impl StepQueue {
         self.deltas += usize::from(is_piece(&step));
         self.bytes += step.bytes();
         self.steps.push_back(step);
+    }
+
+    /// Adds a warning. A peer that gives cause for very many is reported ever more rarely, with the count.
+    pub(crate) fn push_warning(&mut self, mut warning: Warning) {
+        let known = self.warned.iter_mut().find(|(class, _)| *class == warning.class);
+        let count = match known {
+            Some((_, count)) => {
+                *count += 1;
+                *count
+            }
+            None => {
+                self.warned.push((warning.class, 1));
+                1
+            }
+        };
+        if count > EACH_WARNING && !count.is_power_of_two() {
+            return;
+        }
+        if count > EACH_WARNING {
+            warning.message.push_str(&format!("; {count} such lines so far"));
+        }
+        self.push(Step::Warning(warning));
     }
 
     /// Adds a delta. When too many bytes wait, all deltas among them are dropped, and this one: they

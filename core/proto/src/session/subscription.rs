@@ -78,6 +78,8 @@ pub struct Subscription {
     /// The replay that is being skipped has shown the end of the session: nothing follows it.
     skipped_end: bool,
     first_of_connection: bool,
+    /// An event was delivered since the last connection began.
+    progressed: bool,
     session_over: bool,
 }
 
@@ -107,6 +109,7 @@ impl Subscription {
             skip_until: Time::default(),
             skipped_end: false,
             first_of_connection: false,
+            progressed: false,
             session_over: false,
         }
     }
@@ -117,6 +120,7 @@ impl Subscription {
             State::Idle { at } if at <= now => {
                 self.state = State::Open;
                 self.first_of_connection = true;
+                self.progressed = false;
                 self.skipping = false;
                 self.skipped_end = false;
                 Want::Connect(self.cursor.clone())
@@ -178,6 +182,7 @@ impl Subscription {
             return Delivery::Duplicate;
         }
         self.failures = 0;
+        self.progressed = true;
         self.cursor = Cursor::after(EventId::new(id));
         self.session_over |= ends_the_session(event);
         if event.type_name() == EventType::SessionClose.as_str() {
@@ -229,8 +234,9 @@ impl Subscription {
             self.state = State::Over;
             return Err(error);
         }
-        if error.is(ErrorKind::Lagged) {
-            // The service is well and we know from where to go on.
+        if error.is(ErrorKind::Lagged) && std::mem::take(&mut self.progressed) {
+            // The service is well and we know from where to go on. One that drops us before it has
+            // shown anything new is treated like one that fails.
             self.state = State::Idle { at: now };
             return Ok(());
         }
@@ -326,6 +332,15 @@ mod tests {
         sub.event(&event("9", "x", "{}"), at(0));
         sub.lost(Lost::Failed(Error::new(ErrorKind::Lagged, "lagged")), at(3), 0).unwrap();
         assert_eq!(sub.poll(at(3)), Want::Connect(Cursor::after("9".into())));
+    }
+
+    #[test]
+    fn a_service_that_only_ever_says_lagged_is_not_asked_without_a_pause() {
+        let mut sub = Subscription::new(None, ReconnectPolicy::default());
+        let lagged = || Lost::Failed(Error::new(ErrorKind::Lagged, "lagged"));
+        sub.poll(at(0));
+        sub.lost(lagged(), at(0), 7).unwrap();
+        assert_eq!(sub.poll(at(0)), Want::Wait);
     }
 
     #[test]
