@@ -90,6 +90,7 @@ fn a_watch_that_saw_nothing_before_the_service_died_says_what_may_be_missing() {
     assert_eq!(gap["lost"], "unseen");
     assert_eq!(watch.object("status")["status"], "reconnecting");
     let service = Service::start_in(state, &addr, &[]);
+    watch.line(|line| line.contains("\"connected\""));
     let closed = run(&mut service.broca(&["chat", "--session", &session, "--close", "bye"]));
     assert_eq!(closed.code, Some(0), "{closed:?}");
     let ended = watch.end();
