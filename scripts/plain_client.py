@@ -142,7 +142,10 @@ class Session:
         own = len(events) - len(stream.events)
         same(stream.events, events[own:])
         same({event["event_type"] for event in events[:own]} - {"client.message.send", "tool.result"}, set())
-        same(self.events()[-len(events):], events, "the log")
+        # They stand together in the log, wherever other drivers' turns have gone on since.
+        log = self.events()
+        start = next(i for i, event in enumerate(log) if event["id"] == events[0]["id"])
+        same(log[start : start + len(events)], events, "the log")
         return message["content"], events
 
     def events(self):

@@ -80,8 +80,13 @@ pub struct Subscription {
     first_of_connection: bool,
     /// An event was delivered since the last connection began.
     progressed: bool,
+    /// Connections in a row that the service ended cleanly without anything new.
+    empty_ends: u32,
     session_over: bool,
 }
+
+/// So many connections in a row that end cleanly and bring nothing mean that nothing will come.
+const MAX_EMPTY_ENDS: u32 = 3;
 
 /// A replay in which our cursor did not show up is over after this long without an event.
 const QUIET_MS: u64 = 2_000;
@@ -110,6 +115,7 @@ impl Subscription {
             skipped_end: false,
             first_of_connection: false,
             progressed: false,
+            empty_ends: 0,
             session_over: false,
         }
     }
@@ -220,14 +226,17 @@ impl Subscription {
             return Ok(());
         }
         let retry = match &lost {
-            Lost::Ended => true,
+            Lost::Ended => {
+                self.empty_ends = if self.progressed { 0 } else { self.empty_ends + 1 };
+                self.empty_ends < MAX_EMPTY_ENDS
+            }
             Lost::Failed(error) => worth_another_try(error),
         };
         let error = match lost {
             Lost::Failed(error) => error,
             Lost::Ended => {
-                Error::new(ErrorKind::StreamEndedEarly, "the service ended the subscription")
-                    .with_retry(Retry::Safe)
+                let message = "the service ends the subscription again and again without an event: the session is over, or somebody unsubscribes for everyone; its log says which";
+                Error::new(ErrorKind::StreamEndedEarly, message).with_retry(Retry::Safe)
             }
         };
         if !retry {
@@ -390,6 +399,17 @@ mod tests {
         sub.event(&event("2", "session.close", r#"{"reason":"client_close"}"#), at(0));
         sub.lost(Lost::Ended, at(100), 0).unwrap();
         assert_eq!(sub.poll(at(100)), Want::Ended);
+    }
+
+    #[test]
+    fn a_stream_that_only_ever_ends_is_given_up() {
+        let mut sub = Subscription::new(None, ReconnectPolicy::default());
+        for round in 0..3_u64 {
+            assert!(matches!(sub.poll(at(round * 1_000)), Want::Connect(_)));
+            let lost = sub.lost(Lost::Ended, at(round * 1_000), 0);
+            assert_eq!(lost.is_err(), round == 2);
+        }
+        assert_eq!(sub.poll(at(9_000)), Want::Ended);
     }
 
     #[test]

@@ -264,7 +264,9 @@ impl Observed {
             Step::Delta(delta) => self.seen.push(Seen::Delta(delta)),
             Step::Gap(gap) => self.seen.push(Seen::Gap(gap.lost)),
             Step::Warning(warning) => self.warnings.push(warning),
-            Step::Status(Status::Reconnecting { why, .. }) => self.reconnects.push(why),
+            Step::Status(Status::Reconnecting { kind, why, .. }) => {
+                self.reconnects.push(format!("{kind}: {why}"));
+            }
             Step::Done(reply) => {
                 let calls = reply.message.tool_uses();
                 self.calls.extend(calls.map(|(_, call)| (call.name.clone(), call.input.clone())));
