@@ -276,10 +276,12 @@ impl<S: Socket> Write for Outward<'_, S> {
     }
 }
 
-/// Where a shell reads to: one block for many reads, larger while reads fill it.
+/// Where a shell reads to: one block for many reads, larger while reads fill it. Full blocks are used
+/// again once nothing of them is held any more, so that a long stream stays in warm memory.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: BytesMut,
+    used: VecDeque<BytesMut>,
     block: usize,
 }
 
@@ -288,15 +290,17 @@ impl ReadBuffer {
     const SMALLEST: usize = 8 * 1024;
     /// … and at most this.
     const LARGEST: usize = 64 * 1024;
+    /// Full blocks that are kept to be used again.
+    const KEPT: usize = 3;
 
     pub(crate) fn new() -> Self {
-        Self { bytes: BytesMut::new(), block: Self::SMALLEST }
+        Self { bytes: BytesMut::new(), used: VecDeque::new(), block: Self::SMALLEST }
     }
 
     /// Reads once; no bytes at the end of the stream.
     fn read(&mut self, socket: &mut impl Socket) -> io::Result<Bytes> {
         if self.bytes.capacity() < self.block / 4 {
-            self.bytes.reserve(self.block);
+            self.renew();
         }
         let room = self.bytes.capacity();
         let n = socket.read(&mut self.bytes)?;
@@ -304,6 +308,22 @@ impl ReadBuffer {
             self.block = (self.block * 4).min(Self::LARGEST);
         }
         Ok(self.bytes.split().freeze())
+    }
+
+    /// Takes a block that nobody holds, or a new one. Small ones are not worth keeping.
+    fn renew(&mut self) {
+        let full = std::mem::take(&mut self.bytes);
+        if self.block == Self::LARGEST {
+            self.used.push_back(full);
+        }
+        let free = self.used.iter_mut().position(|used| used.try_reclaim(Self::LARGEST));
+        match free.and_then(|i| self.used.remove(i)) {
+            Some(block) => self.bytes = block,
+            None => {
+                self.used.truncate(Self::KEPT);
+                self.bytes.reserve(self.block);
+            }
+        }
     }
 }
 

@@ -210,6 +210,20 @@ impl Event {
         self.id.of(&self.raw)
     }
 
+    /// The event's own id as bytes: for comparing and keeping, without looking at the text.
+    #[must_use]
+    #[inline]
+    pub fn id_bytes(&self) -> &[u8] {
+        self.id.bytes(&self.raw)
+    }
+
+    /// Whether the event is of this type.
+    #[must_use]
+    #[inline]
+    pub fn is(&self, event_type: &EventType) -> bool {
+        self.event_type.bytes(&self.raw) == event_type.as_str().as_bytes()
+    }
+
     /// The event's own id, owned.
     #[must_use]
     pub fn event_id(&self) -> EventId {
@@ -303,6 +317,13 @@ impl Text {
         let from = u32::try_from(span.0 + 1 - start).ok()?;
         let to = u32::try_from(span.1 - 1 - start).ok()?;
         Some(Self::At(from, to))
+    }
+
+    fn bytes<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::At(from, to) => &raw[*from as usize..*to as usize],
+            Self::Decoded(text) => text.as_bytes(),
+        }
     }
 
     fn of<'a>(&'a self, raw: &'a [u8]) -> &'a str {

@@ -93,7 +93,7 @@ pub struct Exchange {
     ended: bool,
     last_was_oversized: Option<u64>,
     /// Its buffer is used again for every event.
-    last_event_id: String,
+    last_event_id: Vec<u8>,
 }
 
 impl Exchange {
@@ -107,7 +107,7 @@ impl Exchange {
             outcome: None,
             ended: false,
             last_was_oversized: None,
-            last_event_id: String::new(),
+            last_event_id: Vec::new(),
         }
     }
 
@@ -168,7 +168,7 @@ impl Exchange {
     /// The id of the last event read.
     #[must_use]
     pub fn last_event_id(&self) -> Option<&str> {
-        (!self.last_event_id.is_empty()).then_some(self.last_event_id.as_str())
+        std::str::from_utf8(&self.last_event_id).ok().filter(|id| !id.is_empty())
     }
 
     /// Bytes kept back at the moment, for accounting.
@@ -190,7 +190,7 @@ impl Exchange {
             Ok(Line::Event(event)) => {
                 self.last_was_oversized = None;
                 self.last_event_id.clear();
-                self.last_event_id.push_str(event.id());
+                self.last_event_id.extend_from_slice(event.id_bytes());
                 Some(Item::Event(event))
             }
             Ok(Line::Notification { method, params, raw }) => {

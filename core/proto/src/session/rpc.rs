@@ -133,6 +133,9 @@ impl Line {
         if let Err(e) = std::str::from_utf8(line) {
             return Err(JsonError { at: e.valid_up_to(), reason: "not UTF-8".to_owned() });
         }
+        if let Some(event) = written_as_usual(line) {
+            return Ok(Self::Event(event));
+        }
         let Some(mut members) = scan::members(line, 0) else {
             return Err(JsonError { at: 0, reason: "not a JSON object".to_owned() });
         };
@@ -163,6 +166,18 @@ impl Line {
         }
         found.into_line(line, end, event)
     }
+}
+
+/// An event whose line begins and ends as services write it, which spares the way through the envelope. Anything
+/// else, faults included, is for the general way.
+#[inline]
+fn written_as_usual(line: &Bytes) -> Option<Event> {
+    const BEFORE: &[u8] = br#"{"jsonrpc":"2.0","method":"session.event","params":"#;
+    if !line.starts_with(BEFORE) {
+        return None;
+    }
+    let (event, end) = Event::scan(line, BEFORE.len()).ok()?;
+    (&line[end..] == b"}").then_some(event)
 }
 
 #[derive(Default)]

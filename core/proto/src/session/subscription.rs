@@ -184,7 +184,7 @@ impl Subscription {
             self.skipped_end |= ends_the_session(event);
             return Delivery::Duplicate;
         }
-        if !self.seen.insert(id) {
+        if !self.seen.insert(event.id_bytes()) {
             return Delivery::Duplicate;
         }
         self.failures = 0;

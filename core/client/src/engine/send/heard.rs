@@ -4,6 +4,7 @@ use crate::engine::ops::show;
 use crate::engine::step::{Step, StepQueue};
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
+use broca_proto::session::ids::Cursor;
 use broca_proto::session::payload::{ErrorReason, TokenUsage};
 use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind, Json};
@@ -11,7 +12,7 @@ use broca_proto::{Error, ErrorKind, Json};
 /// What the events of a turn have said so far.
 pub(super) struct Heard {
     /// The id of the last event; its buffer is used again for every one.
-    cursor: String,
+    cursor: Vec<u8>,
     pub(super) failure: Option<Error>,
     /// What the service said of the primary provider's failure.
     cause: Option<String>,
@@ -27,7 +28,7 @@ pub(super) struct Heard {
 impl Heard {
     pub(super) fn new(delta_limit: usize) -> Self {
         Self {
-            cursor: String::new(),
+            cursor: Vec::new(),
             failure: None,
             cause: None,
             usage: None,
@@ -43,18 +44,18 @@ impl Heard {
     pub(super) fn item(&mut self, item: Item, steps: &mut StepQueue) {
         match item {
             Item::Event(event) => {
-                if !self.seen.insert(event.id()) {
+                if !self.seen.insert(event.id_bytes()) {
                     return;
                 }
                 self.note_message(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
                 self.cursor.clear();
-                self.cursor.push_str(event.id());
+                self.cursor.extend_from_slice(event.id_bytes());
                 steps.push(Step::Event(event));
             }
             other => {
                 self.missed |= matches!(other, Item::Oversized { .. });
-                show(other, steps, self.delta_limit, || self.cursor.as_str().into());
+                show(other, steps, self.delta_limit, || cursor(&self.cursor));
             }
         }
     }
@@ -67,7 +68,7 @@ impl Heard {
         }
         for event in events.elements().into_iter().flatten() {
             if let Ok(event) = Event::parse(&event.into_bytes())
-                && self.seen.insert(event.id())
+                && self.seen.insert(event.id_bytes())
             {
                 self.note_message(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
@@ -81,7 +82,7 @@ impl Heard {
     }
 
     fn note_message(&mut self, event: &Event) {
-        if event.type_name() == EventType::ServerMessageSend.as_str() {
+        if event.is(&EventType::ServerMessageSend) {
             self.message.clear();
             self.message.push_str(event.id());
         }
@@ -95,49 +96,45 @@ fn look_at(
     cause: &mut Option<String>,
     usage: &mut Option<TokenUsage>,
 ) {
-    match event.type_name() {
-        name if name == EventType::SessionError.as_str() => {
-            let payload = event.payload();
-            let reason = payload.member("reason").and_then(|r| r.to_text()).unwrap_or_default();
-            *failure = match ErrorReason::parse(&reason) {
-                ErrorReason::ProviderCallFailed => {
-                    *cause = payload.member("detail").and_then(|d| d.to_text());
-                    return;
-                }
-                ErrorReason::AllProvidersFailed => {
-                    let cause =
-                        cause.as_deref().unwrap_or("see the provider.response events of the turn");
-                    let message = format!(
-                        "every model provider failed ({cause}); check the service's model, its address and its key"
-                    );
-                    Some(Error::new(ErrorKind::ProvidersFailed, message).with_details(payload))
-                }
-                ErrorReason::ProviderConfig => Some(
-                    Error::new(
-                        ErrorKind::ProvidersFailed,
-                        "the profile's provider is not configured on the service",
-                    )
-                    .with_details(payload),
-                ),
-                ErrorReason::LoopLimit => Some(
-                    Error::new(
-                        ErrorKind::LoopLimit,
-                        "the turn reached the service's limit of model rounds; the session is over",
-                    )
-                    .with_details(payload),
-                ),
-                _ => return,
-            };
+    if event.is(&EventType::ProviderResponse) {
+        let counted = event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
+        if let Some(counted) = counted {
+            let total = usage.get_or_insert_default();
+            total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
+            total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
         }
-        name if name == EventType::ProviderResponse.as_str() => {
-            let counted =
-                event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
-            if let Some(counted) = counted {
-                let total = usage.get_or_insert_default();
-                total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
-                total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
-            }
-        }
-        _ => {}
+        return;
     }
+    if !event.is(&EventType::SessionError) {
+        return;
+    }
+    let payload = event.payload();
+    let reason = payload.member("reason").and_then(|r| r.to_text()).unwrap_or_default();
+    let (kind, message) = match ErrorReason::parse(&reason) {
+        ErrorReason::ProviderCallFailed => {
+            *cause = payload.member("detail").and_then(|d| d.to_text());
+            return;
+        }
+        ErrorReason::AllProvidersFailed => {
+            let cause = cause.as_deref().unwrap_or("see the provider.response events of the turn");
+            let message = format!(
+                "every model provider failed ({cause}); check the service's model, its address and its key"
+            );
+            (ErrorKind::ProvidersFailed, message)
+        }
+        ErrorReason::ProviderConfig => (
+            ErrorKind::ProvidersFailed,
+            "the profile's provider is not configured on the service".to_owned(),
+        ),
+        ErrorReason::LoopLimit => (
+            ErrorKind::LoopLimit,
+            "the turn reached the service's limit of model rounds; the session is over".to_owned(),
+        ),
+        _ => return,
+    };
+    *failure = Some(Error::new(kind, message).with_details(payload));
+}
+
+fn cursor(event_id: &[u8]) -> Cursor {
+    std::str::from_utf8(event_id).unwrap_or_default().into()
 }
