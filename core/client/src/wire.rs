@@ -320,7 +320,10 @@ impl ReadBuffer {
         match free.and_then(|i| self.used.remove(i)) {
             Some(block) => self.bytes = block,
             None => {
-                self.used.truncate(Self::KEPT);
+                // The oldest is held by somebody who keeps what was in it.
+                if self.used.len() > Self::KEPT {
+                    self.used.pop_front();
+                }
                 self.bytes.reserve(self.block);
             }
         }

@@ -13,7 +13,7 @@ use crate::steps::Answers;
 use crate::wire::ReadBuffer;
 use ::tokio::time::{Instant, Sleep};
 use broca_proto::{Error, Time};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -182,8 +182,10 @@ impl Future for Driver {
         state.wake_task = false;
         shared.release(state);
         if again {
-            // Behind those that were just woken: they take the steps first.
-            cx.waker().wake_by_ref();
+            // Behind everybody who is ready now, so that they take the steps first. After a plain wake this
+            // task could read on many times before the runtime comes to the reader.
+            let later = pin!(::tokio::task::yield_now()).poll(cx);
+            debug_assert!(later.is_pending(), "yielding ends at the second poll");
         }
         if over { Poll::Ready(()) } else { Poll::Pending }
     }
