@@ -29,7 +29,8 @@ bench: ## measure beside what people would use instead: make bench ROWS="P1 T1"
 	@cargo run --quiet --locked --profile release -p broca-bench -- $$ROWS
 
 soak: ## long runs under faults: make soak ARGS="…"
-	@cargo run --quiet --locked --profile ci -p broca-testkit --bin soak -- $$ARGS
+	@cargo build --quiet --locked --profile ci -p broca-cli -p broca-testkit --bins
+	@"$${CARGO_TARGET_DIR:-target}/ci/soak" $$ARGS
 
 fuzz: ## every fuzz target for FUZZ_SECONDS each (60), or some: make fuzz TARGETS="…"
 	@bash scripts/fuzz.sh $$TARGETS
