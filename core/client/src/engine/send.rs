@@ -12,7 +12,7 @@ use super::step::{Outcome, Reply, Status, Step, StepQueue, ToolCall, warning};
 use broca_proto::session::content::{Block, Content, Message, Role, ToolUse};
 use broca_proto::session::exchange::WarningClass;
 use broca_proto::session::method::{Cancel, Method, SendMessage, SendMessageResult};
-use broca_proto::session::rpc::NO_PAUSE;
+use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 use heard::Heard;
@@ -419,7 +419,7 @@ impl Turn {
             self.state = State::Registering { rpc };
             return;
         }
-        if first && !self.carried.is_empty() && error.message().contains(NO_PAUSE) {
+        if first && !self.carried.is_empty() && RpcFailure::is_no_pause(&error) {
             self.carried.clear();
             let text =
                 "results of the cancelled turn came too late for the service and were left out";

@@ -6,7 +6,7 @@
 pub(crate) mod scan;
 
 use bytes::Bytes;
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -120,14 +120,6 @@ impl Json {
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> Result<T, JsonError> {
         serde_json::from_slice(&self.0)
             .map_err(|e| JsonError { at: e.column(), reason: describe(&e) })
-    }
-
-    /// Decodes into a type that borrows nothing.
-    ///
-    /// # Errors
-    /// As [`Json::decode`].
-    pub fn decode_owned<T: DeserializeOwned>(&self) -> Result<T, JsonError> {
-        self.decode()
     }
 
     /// Whether the value is an object.

@@ -171,12 +171,6 @@ impl Exchange {
         std::str::from_utf8(&self.last_event_id).ok().filter(|id| !id.is_empty())
     }
 
-    /// Bytes kept back at the moment, for accounting.
-    #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.decoder.held_bytes()
-    }
-
     #[inline]
     fn take(&mut self, found: Found) -> Option<Item> {
         let line = match found {

@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use crate::Json;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Retry};
 use crate::json::{JsonError, scan, write_string};
 use bytes::Bytes;
 
@@ -43,7 +43,10 @@ pub const LAGGED_MESSAGE: &str = "lagged; reconnect with since_event_id";
 
 /// How the refusal of results begins that no paused turn waits for (session service §7): nothing was
 /// logged, and the session stays open.
-pub const NO_PAUSE: &str = "tool result merge invalid: no paused turn";
+const NO_PAUSE: &str = "tool result merge invalid: no paused turn";
+
+/// The message of a subscription whose replay broke off (session service §5.1).
+const REPLAY_FAILED: &str = "replay failed";
 
 /// A JSON-RPC error object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +96,22 @@ impl RpcFailure {
             }
             _ => "",
         };
+        // What failed inside the service may go well the next time; a replay has no effect to repeat.
+        let retry = match self.code {
+            code::INTERNAL => Retry::Unknown,
+            code::APPLICATION if self.message == REPLAY_FAILED => Retry::Safe,
+            _ => kind.retry(),
+        };
         Error::new(kind, format!("the service answered {}: {}{cure}", self.code, self.message))
+            .with_retry(retry)
             .with_details(details)
+    }
+
+    /// Whether `error` is the refusal of tool results that no paused turn waits for.
+    #[must_use]
+    pub fn is_no_pause(error: &Error) -> bool {
+        let message = error.details().and_then(|d| d.member("message")).and_then(|m| m.to_text());
+        error.kind() == ErrorKind::Rpc && message.is_some_and(|m| m.starts_with(NO_PAUSE))
     }
 }
 
@@ -403,6 +420,18 @@ mod tests {
             let Line::Event(event) = parse(&text).unwrap() else { panic!("{text}") };
             assert_eq!(event.json().as_str(), EVENT);
         }
+    }
+
+    #[test]
+    fn refusals_are_told_apart_by_what_a_retry_would_do() {
+        let error = |code, message: &str| RpcFailure::new(code, message).to_error();
+        let orphans =
+            error(-32000, "tool result merge invalid: no paused turn is awaiting tool results");
+        assert!(RpcFailure::is_no_pause(&orphans));
+        assert!(!RpcFailure::is_no_pause(&error(-32000, "tool result merge invalid: other")));
+        assert_eq!(error(-32000, "replay failed").retry(), Retry::Safe);
+        assert_eq!(error(-32603, "Internal error").retry(), Retry::Unknown);
+        assert_eq!(error(-32601, "Method not found: x").retry(), Retry::Unsafe);
     }
 
     #[test]

@@ -270,9 +270,8 @@ fn worth_another_try(error: &Error) -> bool {
         | ErrorKind::Connect
         | ErrorKind::Io
         | ErrorKind::LineTooLong => true,
-        // A proxy's page while the service restarts, and answers that say "later".
-        ErrorKind::Api | ErrorKind::NotBroca => error.retry() != Retry::Unsafe,
-        ErrorKind::Rpc => error.message().contains("replay failed"),
+        // A proxy's page while the service restarts, faults inside it, and answers that say "later".
+        ErrorKind::Api | ErrorKind::NotBroca | ErrorKind::Rpc => error.retry() != Retry::Unsafe,
         _ => false,
     }
 }

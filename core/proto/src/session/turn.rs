@@ -369,13 +369,6 @@ impl Calls {
         self.kept.clear();
     }
 
-    /// Extends the time for results, after the service renewed the pause.
-    pub fn renew(&mut self, now: Time) {
-        if self.deadline.is_some() {
-            self.deadline = Some(now.plus(self.limits.continuation_ms()));
-        }
-    }
-
     /// What became of the call `id`, once it is settled.
     #[must_use]
     pub fn outcome(&self, id: &str) -> Option<ToolOutcome> {
