@@ -25,7 +25,6 @@ numbers! {
 
 /// What the shell shall do. Effects are never held back by how fast steps are taken.
 #[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Effect {
     /// Find the addresses of `host`, then call [`Engine::resolved`](super::Engine::resolved).
     Resolve {

@@ -14,7 +14,6 @@ use std::fmt;
 
 /// One step of an operation.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub enum Step {
     /// Something the session logged. Its id is the cursor after it.
     Event(Event),

@@ -94,6 +94,33 @@ pub struct Event {
     payload: (u32, u32),
 }
 
+/// Where the members of an event's envelope lie in its JSON: for handing an event over whole, without copying or
+/// looking for each.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    /// The event's own id.
+    pub id: Place<'a>,
+    /// The type.
+    pub event_type: Place<'a>,
+    /// The session it belongs to.
+    pub session_id: Place<'a>,
+    /// Who caused it.
+    pub client_key_id: Option<Place<'a>>,
+    /// When it was logged.
+    pub created_at: Place<'a>,
+    /// The payload: from, to. Nothing when the event has none.
+    pub payload: Option<(u32, u32)>,
+}
+
+/// Where a string lies in the JSON of its event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place<'a> {
+    /// From, to: the text is there as it is.
+    At(u32, u32),
+    /// It was written with escapes; this is the text.
+    Decoded(&'a str),
+}
+
 /// The members from which the service makes an event.
 #[derive(Debug, Clone, Copy)]
 pub struct EventParts<'a> {
@@ -281,6 +308,26 @@ impl Event {
         Json::of_scanned(&self.raw, 0, self.raw.len())
     }
 
+    /// Where the members of the envelope lie in [`Event::json`].
+    #[must_use]
+    pub fn places(&self) -> Places<'_> {
+        let (from, to) = self.payload;
+        Places {
+            id: self.id.place(),
+            event_type: self.event_type.place(),
+            session_id: self.session_id.place(),
+            client_key_id: self.client_key_id.as_ref().map(Text::place),
+            created_at: self.created_at.place(),
+            payload: (from != to).then_some((from, to)),
+        }
+    }
+
+    /// The event's JSON as bytes, without a check.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.raw
+    }
+
     /// How many bytes the event's JSON has.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -317,6 +364,13 @@ impl Text {
         let from = u32::try_from(span.0 + 1 - start).ok()?;
         let to = u32::try_from(span.1 - 1 - start).ok()?;
         Some(Self::At(from, to))
+    }
+
+    fn place(&self) -> Place<'_> {
+        match self {
+            Self::At(from, to) => Place::At(*from, *to),
+            Self::Decoded(text) => Place::Decoded(text),
+        }
     }
 
     fn bytes<'a>(&'a self, raw: &'a [u8]) -> &'a [u8] {

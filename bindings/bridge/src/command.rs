@@ -1,0 +1,262 @@
+//! Commands and answers as a binding hands them in.
+//!
+//! A command is a JSON object with one member:
+//!
+//! | command | its value |
+//! |---|---|
+//! | `open` | `{"tools": [tool…]}` |
+//! | `join` | `{"session_id": text, "tools": [tool…]}` |
+//! | `observe` | `{"session_id": text}` |
+//! | `send` | `{"message": text, array of blocks, or message object}` |
+//! | `subscribe` | `{"from": cursor text, "" for the start, or null for now}` |
+//! | `history` | `{"cursor": text or null, "limit": number or null}` |
+//! | `participants`, `meta`, `close` | `{}` |
+//! | `update_tools` | `{"tools": [tool…]}` |
+//!
+//! A tool is `{"name", "description", "input_schema", "sequential", "timeout_ms", "approval", "narrow": {pointer: rule}}`, all but
+//! the name optional.
+
+use broca::engine::{Answer, Command, Trace};
+use broca_proto::session::content::{Content, Message, Role};
+use broca_proto::session::ids::Cursor;
+use broca_proto::session::narrow::{NarrowRule, NarrowRules};
+use broca_proto::session::tool::{Tool, ToolDeclaration};
+use broca_proto::{Error, ErrorKind, Json};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Reads a command.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`], naming what is wrong and nothing of what a message says.
+pub fn read(json: &[u8]) -> Result<Command, Error> {
+    let wire: Wire = serde_json::from_slice(json).map_err(|e| refused("the command", &e))?;
+    Ok(match wire {
+        Wire::Open { tools } => Command::Open { tools: read_tools(tools)? },
+        Wire::Join { session_id, tools } => {
+            Command::Join { session_id: session(&session_id)?, tools: read_tools(tools)? }
+        }
+        Wire::Observe { session_id } => Command::Observe { session_id: session(&session_id)? },
+        Wire::Send { message } => Command::Send { message: read_message(&message)? },
+        Wire::Subscribe { from } => {
+            Command::Subscribe { from: from.map(|text| Cursor::from(text.as_str())) }
+        }
+        Wire::History { cursor, limit } => Command::History { cursor, limit },
+        Wire::Participants {} => Command::Participants,
+        Wire::Meta {} => Command::Meta,
+        Wire::UpdateTools { tools } => Command::UpdateTools { tools: read_tools(tools)? },
+        Wire::Close {} => Command::Close,
+    })
+}
+
+/// Makes an answer of its word and what it says: `complete` (JSON: a string or an array of content blocks), `complete_text` (a
+/// text), `fail` (a text), `allow`, `allow_narrowed` (JSON), `deny` (a text), `send` (a message as JSON, or nothing),
+/// `refuse` (a text).
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`] for an unknown word, or a value that is not what the word needs.
+pub fn answer(word: &str, value: Option<&[u8]>, trace: Option<Trace>) -> Result<Answer, Error> {
+    let text = || match value.map(std::str::from_utf8) {
+        Some(Ok(text)) => Ok(text.to_owned()),
+        Some(Err(_)) => Err(invalid(format!("the text of the answer \"{word}\" is not UTF-8"))),
+        None => Ok(String::new()),
+    };
+    let json = || match value {
+        Some(value) => Json::parse(value.to_vec())
+            .map_err(|e| invalid(format!("the value of the answer \"{word}\" is not JSON: {e}"))),
+        None => Err(invalid(format!("the answer \"{word}\" needs a value"))),
+    };
+    Ok(match word {
+        "complete" => Answer::Complete(json()?),
+        "complete_text" => Answer::Complete(Json::string(&text()?)),
+        "fail" => Answer::Fail(text()?),
+        "allow" => Answer::Allow,
+        "allow_narrowed" => Answer::AllowNarrowed(json()?),
+        "deny" => Answer::Deny(text()?),
+        "send" => {
+            let message = value.map(|_| json()).transpose()?.map(|json| read_message(&json));
+            Answer::Send { message: message.transpose()?, trace }
+        }
+        "refuse" => Answer::Refuse(text()?),
+        other => return Err(invalid(format!("there is no answer \"{other}\""))),
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Wire {
+    Open {
+        #[serde(default)]
+        tools: Vec<WireTool>,
+    },
+    Join {
+        session_id: String,
+        #[serde(default)]
+        tools: Vec<WireTool>,
+    },
+    Observe {
+        session_id: String,
+    },
+    Send {
+        message: Json,
+    },
+    Subscribe {
+        from: Option<String>,
+    },
+    History {
+        cursor: Option<String>,
+        limit: Option<u32>,
+    },
+    Participants {},
+    Meta {},
+    UpdateTools {
+        tools: Vec<WireTool>,
+    },
+    Close {},
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WireTool {
+    name: String,
+    description: Option<String>,
+    #[serde(default = "Json::empty_object")]
+    input_schema: Json,
+    #[serde(default)]
+    sequential: bool,
+    timeout_ms: Option<u64>,
+    #[serde(default)]
+    approval: bool,
+    #[serde(default)]
+    narrow: BTreeMap<String, String>,
+}
+
+fn read_tools(wire: Vec<WireTool>) -> Result<Vec<Tool>, Error> {
+    wire.into_iter().map(read_tool).collect()
+}
+
+fn read_tool(wire: WireTool) -> Result<Tool, Error> {
+    let mut rules = Vec::new();
+    for (pointer, word) in wire.narrow {
+        let Some(rule) = NarrowRule::parse(&word) else {
+            let message = format!("tool \"{}\": there is no narrowing rule \"{word}\"", wire.name);
+            return Err(invalid(message));
+        };
+        rules.push((pointer, rule));
+    }
+    Ok(Tool {
+        declaration: ToolDeclaration {
+            name: wire.name,
+            description: wire.description,
+            input_schema: wire.input_schema,
+        },
+        sequential: wire.sequential,
+        timeout_ms: wire.timeout_ms,
+        approval: wire.approval,
+        narrow: NarrowRules::new(rules),
+    })
+}
+
+/// A message: a text, an array of content blocks, or an object with `content` and perhaps `role`.
+fn read_message(json: &Json) -> Result<Message, Error> {
+    if json.is_object() {
+        return Message::read(json, Role::User)
+            .map_err(|e| invalid(format!("the message cannot be sent: {e}")));
+    }
+    if json.to_text().is_none() && json.elements().is_none() {
+        let message =
+            "a message is a text, an array of content blocks, or an object with \"content\"";
+        return Err(invalid(message.to_owned()));
+    }
+    Ok(Message { role: Role::User, content: Content::read(json) })
+}
+
+fn session(id: &str) -> Result<broca_proto::session::ids::SessionId, Error> {
+    if id.is_empty() {
+        return Err(invalid("the id of the session is empty".to_owned()));
+    }
+    Ok(id.into())
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidArgument, message)
+}
+
+/// serde's words name members and types; a quoted value is cut out.
+fn refused(what: &str, e: &serde_json::Error) -> Error {
+    let text = e.to_string();
+    let why = match e.classify() {
+        serde_json::error::Category::Data => match text.find("string \"") {
+            Some(i) => format!("{}a string of another kind", &text[..i]),
+            None => text,
+        },
+        _ => "it is not valid JSON".to_owned(),
+    };
+    invalid(format!("{what} cannot be used: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(message: &str) -> Result<Message, Error> {
+        match read(format!(r#"{{"send":{{"message":{message}}}}}"#).as_bytes())? {
+            Command::Send { message } => Ok(message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_message_is_a_text_blocks_or_an_object() {
+        assert_eq!(sent(r#""hi""#).unwrap(), Message::user("hi"));
+        assert_eq!(sent(r#"[{"type":"text","text":"a"}]"#).unwrap().text(), "a");
+        assert_eq!(sent(r#"{"content":"b"}"#).unwrap(), Message::user("b"));
+        for wrong in ["7", "null", r#"{"role":"user"}"#] {
+            assert_eq!(sent(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tools_are_read_with_their_rules() {
+        let json = br#"{"open":{"tools":[{"name":"rm","input_schema":{"type":"object","x":1e3},"sequential":true,
+            "timeout_ms":5,"approval":true,"narrow":{"/paths":"remove_elements"}},{"name":"ls"}]}}"#;
+        let Ok(Command::Open { tools }) = read(json) else { panic!() };
+        assert_eq!(tools[0].declaration.input_schema.as_str(), r#"{"type":"object","x":1e3}"#);
+        assert_eq!(
+            (tools[0].sequential, tools[0].timeout_ms, tools[0].approval),
+            (true, Some(5), true)
+        );
+        assert_eq!(tools[1].declaration.input_schema.as_str(), "{}");
+        let wrong = br#"{"open":{"tools":[{"name":"rm","narrow":{"/p":"widen"}}]}}"#;
+        assert!(read(wrong).unwrap_err().message().contains("widen"));
+    }
+
+    #[test]
+    fn unknown_commands_and_members_are_refused_without_their_values() {
+        for wrong in [
+            r#"{"fly":{}}"#,
+            r#"{"close":{"now":1}}"#,
+            r#"{"send":{"#,
+            r#"{"history":{"limit":"hunter2"}}"#,
+        ] {
+            let error = read(wrong.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong}");
+            assert!(!error.message().contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn answers_need_what_their_word_says() {
+        assert!(
+            matches!(answer("complete_text", Some(b"a\"b"), None), Ok(Answer::Complete(j)) if j.as_str() == r#""a\"b""#)
+        );
+        assert!(matches!(
+            answer("send", None, None),
+            Ok(Answer::Send { message: None, trace: None })
+        ));
+        assert!(answer("complete", Some(b"{"), None).is_err());
+        assert!(answer("complete", None, None).is_err());
+        assert!(answer("fail", Some(b"\xff"), None).is_err());
+        assert!(answer("shrug", None, None).is_err());
+    }
+}
