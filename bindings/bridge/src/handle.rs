@@ -39,8 +39,12 @@ struct State {
 
 /// Bytes of steps that one call gives at most, so that offsets fit their 32 bits.
 const MAX_BATCH_BYTES: usize = 64 * 1024 * 1024;
-/// Memory for bytes that come in, taken anew when it is full and somebody still holds parts of it.
+/// Memory for large reads, used again once nobody holds a part of it.
 const ROOM_BYTES: usize = 64 * 1024;
+/// Reads below this get memory of their own, and a session that has only such keeps no room.
+const SMALL_READ_BYTES: usize = 4 * 1024;
+/// Steps for which the memory of a batch under way is kept.
+const KEPT_STEPS: usize = 64;
 
 impl Handle {
     /// An engine with these options (see [`options`]). `seed` feeds jitter and identifiers; `wall_ms` is the wall clock in
@@ -152,12 +156,17 @@ impl Handle {
     /// `panic` only.
     pub fn data(&self, conn: u64, bytes: &[u8], now: Time) -> Result<(), Error> {
         self.guard(|state| {
-            // Gives the memory of earlier reads back when nobody holds it any more.
-            if state.room.capacity() < bytes.len() {
-                state.room.reserve(bytes.len().max(ROOM_BYTES));
-            }
-            state.room.extend_from_slice(bytes);
-            let bytes = state.room.split().freeze();
+            let bytes = if bytes.len() < SMALL_READ_BYTES {
+                state.room = BytesMut::new();
+                Bytes::copy_from_slice(bytes)
+            } else {
+                // Takes the memory of earlier reads again when nobody holds a part of it.
+                if state.room.capacity() < bytes.len() {
+                    state.room.reserve(bytes.len().max(ROOM_BYTES));
+                }
+                state.room.extend_from_slice(bytes);
+                state.room.split().freeze()
+            };
             state.engine.data(ConnId(conn), bytes, now);
             Ok(())
         })
@@ -236,6 +245,7 @@ impl Handle {
             let over = matches!(taken.last(), Some(Step::Finished(_)));
             let session = SessionWords(engine.session());
             taken.drain(..).for_each(|step| into.push_step(&step, &session));
+            taken.shrink_to(KEPT_STEPS);
             Ok(over)
         })
     }
@@ -297,6 +307,11 @@ impl State {
         loop {
             match self.engine.io()? {
                 Effect::Log(record) => self.logs.push(record),
+                Effect::Busy(false) => {
+                    // An idle session holds no memory for reads.
+                    self.room = BytesMut::new();
+                    return Some(Effect::Busy(false));
+                }
                 effect => return Some(effect),
             }
         }
