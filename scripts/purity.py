@@ -31,7 +31,7 @@ SANS_IO = [
     ("broca", ["--no-default-features"]),
 ]
 
-NO_UNSAFE = ["broca-proto", "broca", "broca-server", "broca-cli"]
+NO_UNSAFE = ["broca-proto", "broca", "broca-server", "broca-cli", "broca-chaos"]
 
 
 def cargo(*arguments):
