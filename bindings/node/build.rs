@@ -1,0 +1,5 @@
+//! Linker settings of an addon.
+
+fn main() {
+    napi_build::setup();
+}
