@@ -15,7 +15,6 @@ from typing import Annotated, Any, Callable
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import to_json
 from typing_extensions import get_args, get_origin
 
 from . import _docstring
@@ -90,11 +89,6 @@ class Arguments:
         # What the model left out is left out of the call: the function knows its defaults best.
         given = model.model_fields_set | self._has_default_info
         return {name: values[field] for field, name in self._by_field.items() if field in given}
-
-
-def result_text(value: Any) -> str:
-    """A result as JSON text."""
-    return to_json(value, by_alias=True).decode()
 
 
 def check_signature(function: Callable[..., Any]) -> None:

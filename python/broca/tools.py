@@ -26,8 +26,10 @@ from typing import (
     overload,
 )
 
+from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import Concatenate, Literal, ParamSpec
 
+from ._json import wire_value
 from .errors import InvalidArgumentError, ToolError, UsageError
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ class Tool(Generic[P, R]):
     """A tool of this program: what the model is told about it, and what runs when it is called.
 
     Made by `tool`, `Tool.raw` or `Tool.manual`. One that was made of a function is still that function:
-    call it as before. Methods work too; the tool is then what an instance gives: ``client.open(tools=[files.read])``.
+    call it as before. Methods work too; the tool is then what an instance gives: ``tools=[files.read]``.
     """
 
     name: str
@@ -422,8 +424,8 @@ def tool(
 
     The JSON Schema comes from the type hints, through pydantic: defaults, ``Literal``, enums, dataclasses,
     pydantic models and ``Annotated[…, Field(…)]`` all mean what they mean there. The docstring gives the
-    description, and those of the parameters (Google, NumPy or reST style). A parameter annotated `ToolContext` is filled
-    in and not shown to the model.
+    description, and those of the parameters (Google, NumPy or reST style). A parameter annotated
+    `ToolContext` is filled in and not shown to the model.
 
     name: Instead of the function's name.
     description: Instead of the docstring's text.
@@ -506,16 +508,14 @@ def answer_of(result: Any) -> Answer:
 
     Raises `InvalidArgumentError` for what has no JSON.
     """
+    if isinstance(result, Content):
+        return "complete", wire_value(list(result.blocks), "the content")
     if isinstance(result, str):
         return "complete_text", str(result)
     try:
-        from . import _schema
-
-        if isinstance(result, Content):
-            return "complete", _schema.result_text(list(result.blocks))
-        return "complete_text", _schema.result_text(result)
-    except Exception as error:
-        raise InvalidArgumentError(f"the result is no JSON: {failure_text(error)}") from error
+        return "complete_text", to_json(result, inf_nan_mode="null").decode()
+    except (PydanticSerializationError, ValueError, RecursionError) as fault:
+        raise InvalidArgumentError(f"the result is no JSON: {failure_text(fault)}") from None
 
 
 class _UnfitArguments(Exception):
