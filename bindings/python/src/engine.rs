@@ -1,0 +1,326 @@
+//! An engine as a Python object: inputs in, tuples and steps out.
+
+use crate::delta::TextDelta;
+use crate::event::Event;
+use crate::fault::{guarded, raised};
+use crate::text::repeated;
+use broca_bridge::layout::{self, FieldType, delta, event, failed, log, log_dropped};
+use broca_bridge::{
+    Accepted, Batch, CloseReason, Error, ErrorKind, Handle, Record, Time, Trace, command,
+};
+use pyo3::prelude::*;
+use pyo3::sync::critical_section::with_critical_section;
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyString, PyTuple};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+/// The whole client of one session, without sockets and clock. Times are milliseconds of a monotonic clock.
+#[pyclass(frozen, module = "broca._broca")]
+pub(crate) struct Engine {
+    handle: Handle,
+    /// The memory of the last batch of effects. Never waited for.
+    spare: Mutex<Batch>,
+}
+
+impl Engine {
+    /// Gives the engine an input.
+    fn input(
+        &self,
+        py: Python<'_>,
+        give: impl FnOnce(&Handle) -> Result<(), Error>,
+    ) -> PyResult<()> {
+        guarded(py, || give(&self.handle).map_err(|error| raised(py, &error)))
+    }
+}
+
+#[pymethods]
+impl Engine {
+    /// An engine with these options (JSON), random bits, and milliseconds since 1970.
+    #[new]
+    fn new(py: Python<'_>, options: &str, seed: u64, wall_ms: u64) -> PyResult<Self> {
+        guarded(py, || {
+            let handle = Handle::new(options.as_bytes(), seed, wall_ms)
+                .map_err(|error| raised(py, &error))?;
+            Ok(Self { handle, spare: Mutex::new(Batch::new()) })
+        })
+    }
+
+    /// Begins the operation that the JSON describes and gives its number.
+    #[pyo3(signature = (command, now, traceparent = None, tracestate = None))]
+    fn command(
+        &self,
+        py: Python<'_>,
+        command: &str,
+        now: u64,
+        traceparent: Option<String>,
+        tracestate: Option<String>,
+    ) -> PyResult<u64> {
+        guarded(py, || {
+            let trace = Trace { traceparent, tracestate };
+            self.handle
+                .command(command.as_bytes(), trace, Time::from_millis(now))
+                .map_err(|error| raised(py, &error))
+        })
+    }
+
+    /// Ends an operation early; it still finishes.
+    fn cancel(&self, py: Python<'_>, op: u64, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.cancel(op, Time::from_millis(now)))
+    }
+
+    /// Answers a tool call, an approval or a hook; false when it came too late.
+    #[pyo3(signature = (call, word, value, now, traceparent = None, tracestate = None))]
+    #[allow(clippy::too_many_arguments, reason = "the words of one answer")]
+    fn answer(
+        &self,
+        py: Python<'_>,
+        call: u64,
+        word: &str,
+        value: Option<&str>,
+        now: u64,
+        traceparent: Option<String>,
+        tracestate: Option<String>,
+    ) -> PyResult<bool> {
+        guarded(py, || {
+            let trace = (traceparent.is_some() || tracestate.is_some())
+                .then_some(Trace { traceparent, tracestate });
+            let accepted = command::answer(word, value.map(str::as_bytes), trace)
+                .and_then(|answer| self.handle.answer(call, answer, Time::from_millis(now)))
+                .map_err(|error| raised(py, &error))?;
+            Ok(accepted != Accepted::TooLate)
+        })
+    }
+
+    /// A name was resolved to these addresses, or was not, and why. Addresses that say more than an address are left out.
+    fn resolved(
+        &self,
+        py: Python<'_>,
+        req: u64,
+        addresses: Option<Vec<String>>,
+        why: Option<String>,
+        now: u64,
+    ) -> PyResult<()> {
+        self.input(py, |handle| {
+            let answer = match addresses {
+                Some(all) => Ok(all.iter().filter_map(|a| a.parse::<IpAddr>().ok()).collect()),
+                None => Err(why.unwrap_or_else(|| "the name could not be resolved".to_owned())),
+            };
+            handle.resolved(req, answer, Time::from_millis(now))
+        })
+    }
+
+    /// A connection is open, TLS included when it was asked for.
+    fn connected(&self, py: Python<'_>, conn: u64, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.connected(conn, Time::from_millis(now)))
+    }
+
+    /// TLS was started inside a tunnel.
+    fn tls_started(&self, py: Python<'_>, conn: u64, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.tls_started(conn, Time::from_millis(now)))
+    }
+
+    /// The first `size` bytes of the buffer came; they are copied. A bytearray or bytes is read where it lies.
+    fn data(
+        &self,
+        py: Python<'_>,
+        conn: u64,
+        buffer: &Bound<'_, PyAny>,
+        size: usize,
+        now: u64,
+    ) -> PyResult<()> {
+        let now = Time::from_millis(now);
+        if let Ok(array) = buffer.cast::<PyByteArray>() {
+            return self.input(py, |handle| {
+                with_critical_section(array.as_any(), || {
+                    // SAFETY: while the slice lives no Python code runs (the engine calls nobody), so nobody resizes
+                    // or frees the array; without the interpreter lock its critical section keeps others away.
+                    let bytes = unsafe { array.as_bytes() };
+                    handle.data(conn, front(bytes, size)?, now)
+                })
+            });
+        }
+        if let Ok(bytes) = buffer.cast::<PyBytes>() {
+            return self.input(py, |handle| handle.data(conn, front(bytes.as_bytes(), size)?, now));
+        }
+        // Any other buffer: its bytes are taken out first.
+        let copy = PyByteArray::from(buffer)?.to_vec();
+        self.input(py, |handle| handle.data(conn, front(&copy, size)?, now))
+    }
+
+    /// The socket took this many of the bytes that were to be written.
+    fn written(&self, py: Python<'_>, conn: u64, size: usize, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.written(conn, size, Time::from_millis(now)))
+    }
+
+    /// A connection is gone, or could not be made.
+    fn closed(&self, py: Python<'_>, conn: u64, why: &str, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.closed(conn, close_reason(why)?, Time::from_millis(now)))
+    }
+
+    /// The timer has gone off; too early or too often does no harm.
+    fn timeout(&self, py: Python<'_>, now: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.timeout(Time::from_millis(now)))
+    }
+
+    /// The wall clock, in milliseconds since 1970.
+    fn wall(&self, py: Python<'_>, ms: u64) -> PyResult<()> {
+        self.input(py, |handle| handle.wall(ms))
+    }
+
+    /// Every effect that waits, as tuples of the kind's number and the fields; None when there is none.
+    fn effects<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        guarded(py, || {
+            let mut batch = match self.spare.try_lock() {
+                Ok(mut spare) => std::mem::take(&mut *spare),
+                Err(_) => Batch::new(),
+            };
+            batch.clear();
+            self.handle.effects(&mut batch).map_err(|error| raised(py, &error))?;
+            if batch.is_empty() {
+                self.give_back(batch);
+                return Ok(None);
+            }
+            let list = PyList::empty(py);
+            for record in batch.records() {
+                list.append(tuple(py, &record)?)?;
+            }
+            self.give_back(batch);
+            Ok(Some(list))
+        })
+    }
+
+    /// Steps of an operation, about `max_bytes` of them but at least one if any waits, and whether it is over.
+    fn steps<'py>(
+        &self,
+        py: Python<'py>,
+        op: u64,
+        max_bytes: usize,
+    ) -> PyResult<(Bound<'py, PyList>, bool)> {
+        guarded(py, || {
+            let mut batch = Batch::new();
+            let over =
+                self.handle.steps(op, max_bytes, &mut batch).map_err(|error| raised(py, &error))?;
+            let list = PyList::empty(py);
+            if batch.is_empty() {
+                return Ok((list, over));
+            }
+            let batch = Arc::new(batch);
+            for record in batch.records() {
+                match record.kind() {
+                    event::NUMBER => list.append(Event::new(&batch, record.at()))?,
+                    delta::NUMBER if record.word(delta::delta_kind) == 0 => {
+                        let text = PyString::new(py, record.text(delta::text).unwrap_or_default());
+                        let link = repeated(py, record.text(delta::link).unwrap_or_default());
+                        list.append(TextDelta::of(text, link))?;
+                    }
+                    _ => list.append(tuple(py, &record)?)?,
+                }
+            }
+            Ok((list, over))
+        })
+    }
+
+    /// Log records that wait: level (0 debug, 1 info, 2 warning) and text.
+    fn logs(&self, py: Python<'_>) -> PyResult<Vec<(u32, String)>> {
+        guarded(py, || {
+            if !self.handle.has_logs() {
+                return Ok(Vec::new());
+            }
+            let mut batch = Batch::new();
+            self.handle.logs(&mut batch).map_err(|error| raised(py, &error))?;
+            let line = |record: Record<'_>| match record.kind() {
+                log_dropped::NUMBER => {
+                    let count = record.number(log_dropped::count).unwrap_or_default();
+                    (1, format!("{count} earlier log records were dropped: nobody took them"))
+                }
+                _ => (
+                    record.word(log::level),
+                    record.text(log::message).unwrap_or_default().to_owned(),
+                ),
+            };
+            Ok(batch.records().map(line).collect())
+        })
+    }
+
+    fn __repr__(&self) -> &'static str {
+        "Engine()"
+    }
+
+    /// Panics inside the engine.
+    #[cfg(feature = "testing")]
+    fn test_panic(&self, py: Python<'_>) -> PyResult<()> {
+        self.input(py, Handle::test_panic)
+    }
+
+    /// Raises the error of this number.
+    #[cfg(feature = "testing")]
+    fn test_throw(&self, py: Python<'_>, code: i32) -> PyResult<()> {
+        self.input(py, |handle| handle.test_throw(code))
+    }
+
+    /// Panics in the module itself, outside of the engine.
+    #[cfg(feature = "testing")]
+    fn test_panic_outside(&self, py: Python<'_>) -> PyResult<()> {
+        #[allow(clippy::panic, reason = "this is what the function is for")]
+        guarded(py, || panic!("a test asked for it"))
+    }
+}
+
+impl Engine {
+    /// Keeps the memory of a batch for the next one.
+    fn give_back(&self, batch: Batch) {
+        if let Ok(mut spare) = self.spare.try_lock() {
+            *spare = batch;
+        }
+    }
+}
+
+/// A record as a tuple: the kind's number, then every field in order.
+fn tuple<'py>(py: Python<'py>, record: &Record<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    let fields = layout::kind(record.kind()).map(|kind| kind.fields).unwrap_or_default();
+    let mut items = Vec::with_capacity(1 + fields.len());
+    items.push(record.kind().into_pyobject(py)?.into_any());
+    for field in fields {
+        items.push(match field.field_type {
+            FieldType::Text | FieldType::Json => match record.text(field.at) {
+                Some(text) => PyString::new(py, text).into_any(),
+                None => py.None().into_bound(py),
+            },
+            FieldType::Bytes => {
+                PyBytes::new(py, record.bytes(field.at).unwrap_or_default()).into_any()
+            }
+            FieldType::Number => record.number(field.at).into_pyobject(py)?.into_any(),
+            FieldType::Word if record.kind() == failed::NUMBER => {
+                record.word(field.at).cast_signed().into_pyobject(py)?.into_any()
+            }
+            FieldType::Word => record.word(field.at).into_pyobject(py)?.into_any(),
+        });
+    }
+    PyTuple::new(py, items)
+}
+
+fn front(bytes: &[u8], size: usize) -> Result<&[u8], Error> {
+    bytes.get(..size).ok_or_else(|| {
+        let message = format!("the buffer holds {} bytes, not {size}", bytes.len());
+        Error::new(ErrorKind::InvalidArgument, message)
+    })
+}
+
+fn close_reason(word: &str) -> Result<CloseReason, Error> {
+    Ok(match word {
+        "eof" => CloseReason::Eof,
+        "unclean_eof" => CloseReason::UncleanEof,
+        "reset" => CloseReason::Reset,
+        "timed_out" => CloseReason::TimedOut,
+        "refused" => CloseReason::Refused,
+        "unreachable" => CloseReason::Unreachable,
+        "tls_cert" => CloseReason::TlsCert,
+        "tls_host" => CloseReason::TlsHost,
+        "tls_other" => CloseReason::TlsOther,
+        "local" => CloseReason::Local,
+        other => {
+            let message = format!("a connection is not closed for the reason \"{other}\"");
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+    })
+}

@@ -1,0 +1,72 @@
+//! `broca._broca`: the private native module below the Python package.
+//!
+//! It converts and decides nothing. Every class is frozen and every call is short, so the interpreter lock stays
+//! held and no runtime or thread exists here. A call fills a [`Batch`](broca_bridge::Batch) under the
+//! engine's lock and makes Python objects afterwards: no Python code ever runs while that lock is held.
+//!
+//! * [`engine`]: one engine, with its inputs, effects and steps.
+//! * [`event`], [`delta`]: the steps that come by the thousand, decoded when they are read.
+//! * [`json`], [`text`]: JSON and strings as Python objects.
+//! * [`fault`]: errors as the classes of `broca.errors`, panics included.
+
+mod delta;
+mod engine;
+mod event;
+mod fault;
+mod json;
+mod text;
+
+use broca_bridge::{Batch, layout};
+use fault::guarded;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// A row of the table of errors: number, kind, class, number of the parent, what a retry would do.
+type Row = (i32, &'static str, &'static str, Option<i32>, &'static str);
+
+/// Every row of the table of errors, in its order.
+#[pyfunction]
+fn error_table() -> Vec<Row> {
+    let rows = broca_bridge::errors::table();
+    rows.map(|row| (row.code, row.kind, row.class, row.parent, row.retry)).collect()
+}
+
+/// The kinds of records: number, name, names of the fields.
+#[pyfunction]
+fn layout_table() -> Vec<(u32, &'static str, Vec<&'static str>)> {
+    let row = |kind: &layout::Kind| {
+        (kind.number, kind.name, kind.fields.iter().map(|field| field.name).collect())
+    };
+    layout::KINDS.iter().map(row).collect()
+}
+
+/// One JSON value as Python objects; see [`json::decode`].
+#[pyfunction]
+fn decode_json<'py>(text: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    let py = text.py();
+    guarded(py, || {
+        let text = text.to_cow()?;
+        json::decode(py, &text)
+    })
+}
+
+/// The module.
+#[pymodule(gil_used = false)]
+mod _broca {
+    #[pymodule_export]
+    use super::delta::TextDelta;
+    #[pymodule_export]
+    use super::engine::Engine;
+    #[pymodule_export]
+    use super::event::{Event, events_of};
+    #[pymodule_export]
+    use super::{decode_json, error_table, layout_table};
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("LAYOUT_VERSION", Batch::VERSION)?;
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,319 @@
+"""What the asynchronous and the synchronous shell share: reading steps and outcomes, and what a fork means.
+
+Both shells move one engine for each session in the same way. After every input they take ``engine.effects()`` and carry
+them out in order; ``Ready`` says that ``engine.steps(op)`` has something. `StepReader` turns what comes there into
+the classes of ``broca.steps``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import random
+import socket
+import ssl
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Union
+
+from . import errors
+from ._broca import LAYOUT_VERSION, Engine, __version__
+from ._json import compact, wire_value
+from ._version import __version__ as package_version
+from .errors import BrocaError, ForkedError, InternalError, InvalidArgumentError
+from .steps import (
+    Approval,
+    ApprovalWithdrawn,
+    Asks,
+    Cursor,
+    DisplayReset,
+    Done,
+    Failed,
+    Finished,
+    Gap,
+    Notification,
+    Page,
+    ReasoningDelta,
+    Received,
+    Reply,
+    Sending,
+    Status,
+    ToolCall,
+    ToolCancel,
+    ToolInputDelta,
+    ToolSettled,
+    Usage,
+    Warning,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ._options import Options
+    from .tools import ToolSet
+
+if __version__ != package_version or LAYOUT_VERSION != 1:
+    raise ImportError(
+        f"broca {package_version} met its native module of version {__version__} (layout {LAYOUT_VERSION}); "
+        "install the package again"
+    )
+
+logger = logging.getLogger("broca")
+
+# The numbers of records, as the native module's layout_table() has them.
+NOTIFICATION, DELTA, GAP, TOOL_CALL, TOOL_CANCEL, TOOL_SETTLED, APPROVAL = 2, 3, 4, 5, 6, 7, 8
+APPROVAL_WITHDRAWN, STATUS, WARNING, SENDING, RECEIVED, DONE, FINISHED, FAILED = 9, 10, 11, 12, 13, 14, 15, 16
+RESOLVE, CONNECT, START_TLS, WRITE, PAUSE_READ, RESUME_READ, CLOSE, TIMER, BUSY, READY = range(64, 74)
+
+STEP_BATCH = 256 * 1024
+"""Steps taken from the engine at once, in bytes."""
+BURST = 256
+"""Steps handed out without giving others a turn."""
+READ_BYTES = 256 * 1024
+"""Bytes read from a socket at once."""
+
+NOBODY_TO_ASK = "the program has nobody to ask for consent (no approval handler is set)"
+NOBODY_TO_RUN = "Nobody is there to run this tool: the program only waits for the reply."
+
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING)
+_GAPS = ("deltas", "line", "cursor", "unseen")
+
+
+def new_engine(options: Options, *, hooks: bool = False) -> Engine:
+    """An engine with fresh random bits and the wall clock of now."""
+    seed = random.SystemRandom().getrandbits(64)
+    return Engine(options.engine_json(hooks=hooks), seed, time.time_ns() // 1_000_000)
+
+
+def log(engine: Engine) -> None:
+    """Hands the engine's log records to the logger ``broca``. There are no keys and no payloads in them."""
+    for level, message in engine.logs():
+        logger.log(_LEVELS[min(level, 2)], "%s", message)
+
+
+def open_command(way: str, session_id: str | None, tools: ToolSet | None) -> str:
+    """The command that opens, joins or observes."""
+    value: dict[str, Any] = {}
+    if session_id is not None:
+        value["session_id"] = session_id
+    if tools is not None:
+        value["tools"] = tools.declarations()
+    return compact({way: value})
+
+
+def send_command(message: Any) -> str:
+    """The command that starts a turn: a text, a list of content blocks, or a whole message."""
+    return f'{{"send":{{"message":{wire_value(message, "the message")}}}}}'
+
+
+def subscribe_command(after: Cursor | str | None) -> str:
+    """The command that watches the session, from now on or after a cursor."""
+    return compact({"subscribe": {"from": None if after is None else str(after)}})
+
+
+def history_command(cursor: str | None, limit: int | None) -> str:
+    """The command that reads one page of the log."""
+    return compact({"history": {"cursor": cursor, "limit": limit}})
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """Where a session lives, to be stored and joined later, by this program or another. There is no key in it."""
+
+    url: str
+    session_id: str
+
+    def joined_at(self, url: str) -> str:
+        """The id, for a client of this address."""
+        if url.rstrip("/") != self.url.rstrip("/"):
+            raise InvalidArgumentError(f"the session lives at {self.url}, this client asks {url}")
+        return self.session_id
+
+
+def session_id_of(session: SavedSession | str, url: str) -> str:
+    """The id of a session that is to be joined."""
+    if isinstance(session, SavedSession):
+        return session.joined_at(url)
+    if not isinstance(session, str):
+        raise InvalidArgumentError("a session is named by its id, or by what saved() gave")
+    return session
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What opening a session brought."""
+
+    session_id: str
+    profile: Any
+    features: tuple[str, ...]
+    meta: dict[str, Any]
+
+
+class StepReader:
+    """Turns the tuples of one operation into steps. Events and pieces of text are steps already.
+
+    It remembers the calls that are open, so that what stops them can be shown by their ids.
+    """
+
+    __slots__ = ("_asks", "_names", "_runs_itself")
+
+    def __init__(self, asks: Asks, runs_itself: Callable[[str], bool]) -> None:
+        self._asks = asks
+        self._runs_itself = runs_itself
+        self._names: dict[int, str] = {}
+
+    def read(self, record: tuple[Any, ...]) -> Any:
+        """The step, or how the operation ended (`Finished`, `Failed`), or None for what this version does not know."""
+        read = _READERS.get(record[0])
+        return None if read is None else read(self, *record[1:])
+
+    def _tool_call(self, call: int, tool_use_id: str, name: str, input: str, key: str) -> ToolCall:
+        self._names[call] = tool_use_id
+        return ToolCall(tool_use_id, name, input, key, call, self._asks, self._runs_itself(name))
+
+    def _approval(self, call: int, tool_use_id: str, name: str, input: str, key: str) -> Approval:
+        self._names[call] = tool_use_id
+        return Approval(tool_use_id, name, input, key, call, self._asks)
+
+    def _tool_cancel(self, call: int) -> ToolCancel:
+        return ToolCancel(self._names.get(call, ""))
+
+    def _approval_withdrawn(self, call: int) -> ApprovalWithdrawn:
+        return ApprovalWithdrawn(self._names.get(call, ""))
+
+    def _sending(self, call: int, round: int, message: str) -> Sending:
+        return Sending(round, message, call, self._asks)
+
+    def _delta(
+        self, kind: int, link: str, text: str
+    ) -> Union[ReasoningDelta, ToolInputDelta, DisplayReset, None]:
+        if kind == 1:
+            return ReasoningDelta(text, link)
+        if kind == 2:
+            return ToolInputDelta(text, link)
+        return DisplayReset(link) if kind == 3 else None
+
+    def _gap(
+        self, lost: int, count: int | None, limit: int | None, cursor: str | None, after: str | None
+    ) -> Gap:
+        reason: Any = _GAPS[lost] if lost < len(_GAPS) else "unknown"
+        return Gap(reason, count, limit, None if cursor is None else Cursor(cursor), Cursor(after or ""))
+
+    def _done(self, text: str, message: str, usage: str | None, rounds: int, events: str) -> Done:
+        counted = None
+        if usage is not None:
+            tokens = json.loads(usage)
+            counted = Usage(tokens.get("input_tokens", 0), tokens.get("output_tokens", 0))
+        return Done(Reply(text, message, counted, rounds, events))
+
+    def _failed(self, code: int, kind: str, message: str, retry: Any, details: str | None) -> Failed:
+        return Failed(code, message, retry, details)
+
+
+_READERS: dict[int, Callable[..., Any]] = {
+    NOTIFICATION: lambda _, method, raw: Notification(method, raw),
+    DELTA: StepReader._delta,
+    GAP: StepReader._gap,
+    TOOL_CALL: StepReader._tool_call,
+    TOOL_CANCEL: StepReader._tool_cancel,
+    TOOL_SETTLED: lambda _, tool_use_id, outcome: ToolSettled(tool_use_id, outcome),
+    APPROVAL: StepReader._approval,
+    APPROVAL_WITHDRAWN: StepReader._approval_withdrawn,
+    STATUS: lambda _, state, delay_ms, kind, why: Status(state, delay_ms, kind, why),
+    WARNING: lambda _, category, message: Warning(category, message),
+    SENDING: StepReader._sending,
+    RECEIVED: lambda _, round, message: Received(round, message),
+    DONE: StepReader._done,
+    FINISHED: lambda _, outcome, value: Finished(outcome, value),
+    FAILED: StepReader._failed,
+}
+
+
+def error_of(failed: Failed) -> BrocaError:
+    """The exception of an operation that failed."""
+    return errors._of(failed.code, failed.message, failed.retry, failed.details)
+
+
+def expect(finished: Finished, outcome: str) -> Any:
+    """The decoded value of an operation that came to this outcome."""
+    if finished.outcome != outcome:
+        raise InternalError(f"an operation came to {finished.outcome!r} instead of {outcome!r}")
+    return None if finished.value is None else json.loads(finished.value)
+
+
+def opened(finished: Finished) -> Opened:
+    """What opening, joining or observing brought."""
+    value = expect(finished, "opened")
+    return Opened(value["session_id"], value["profile"], tuple(value["features"]), value["meta"] or {})
+
+
+def page(finished: Finished, events: Iterable[Any]) -> Page:
+    """The page whose events came before its end."""
+    return Page(list(events), expect(finished, "page")["next"])
+
+
+_UNREACHABLE = {
+    getattr(errno, name)
+    for name in ("EHOSTUNREACH", "ENETUNREACH", "ENETDOWN", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EHOSTDOWN")
+    if hasattr(errno, name)
+}
+# What OpenSSL says when the certificate is good and for somebody else: X509_V_ERR_HOSTNAME_MISMATCH and its kin.
+_OTHER_HOST = (62, 63, 64)
+
+
+def close_reason(fault: BaseException | None, *, tls: bool = False) -> str:
+    """Why a connection is gone, in the engine's word for this exception. Without one the peer has closed it; inside
+    TLS that is `unclean_eof`, because a clean end announces itself first."""
+    if fault is None:
+        return "unclean_eof" if tls else "eof"
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return "tls_host" if fault.verify_code in _OTHER_HOST else "tls_cert"
+    if isinstance(fault, ssl.SSLEOFError):
+        return "unclean_eof"
+    if isinstance(fault, (ssl.SSLError, ssl.CertificateError)):
+        return "tls_other"
+    if isinstance(fault, ConnectionRefusedError):
+        return "refused"
+    if isinstance(fault, (ConnectionError, EOFError)):
+        return "reset"
+    if isinstance(fault, (TimeoutError, socket.timeout)):
+        return "timed_out"
+    if isinstance(fault, OSError) and fault.errno in _UNREACHABLE:
+        return "unreachable"
+    if isinstance(fault, OSError) and fault.errno in (errno.ENOTCONN, errno.ECONNRESET, errno.EPIPE):
+        return "reset"
+    return "local"
+
+
+class Process:
+    """Counts forks. What was made before one cannot be used after it: two processes must not share a socket."""
+
+    forks = 0
+    _alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    _inherited: list[Any] = []  # noqa: RUF012
+
+    @classmethod
+    def keep(cls, owner: Any) -> None:
+        """Remembers an owner of sockets. A child that inherits it keeps it for ever, so that nothing is closed there."""
+        cls._alive.add(owner)
+
+    @classmethod
+    def check(cls, forks: int) -> None:
+        """Raises `ForkedError` for what was made before a fork."""
+        if forks != cls.forks:
+            raise ForkedError(
+                "this client was made before a fork, and its connections belong to the parent: make a client in the child"
+            )
+
+    @classmethod
+    def _in_child(cls) -> None:
+        cls.forks += 1
+        cls._inherited.append(list(cls._alive))
+        cls._alive = weakref.WeakSet()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Process._in_child)

@@ -1,0 +1,30 @@
+"""JSON on its way in and out of the native module."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from .errors import InvalidArgumentError
+
+__all__ = ["compact", "wire_value"]
+
+
+def compact(value: Any) -> str:
+    """JSON text of plain objects, escaped so that any string can be carried."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def wire_value(value: Any, what: str) -> str:
+    """JSON text of a message, blocks or arguments, with everything in it that pydantic can write."""
+    try:
+        return compact(to_jsonable_python(value))
+    except (PydanticSerializationError, TypeError, ValueError, RecursionError) as fault:
+        raise InvalidArgumentError(f"{what} is no JSON: {_reason(fault)}") from None
+
+
+def _reason(fault: Exception) -> str:
+    # Pydantic's words name types and not values.
+    return str(fault) if isinstance(fault, PydanticSerializationError) else type(fault).__name__

@@ -1,0 +1,137 @@
+"""The options of a client: names, and their way to the engine."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ._json import compact
+from ._version import __version__
+from .errors import InvalidArgumentError, TlsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["ClientOptions", "Options"]
+
+
+class ClientOptions(TypedDict, total=False):
+    """What can be set about a client. Times are milliseconds, sizes bytes; what is left out has its default."""
+
+    client_version: str
+    """A version text of the application, shown in the session's log."""
+    user_agent: str
+    """The ``User-Agent`` header."""
+    features: Sequence[str]
+    """Features to ask for where the service has them. Default: all."""
+    max_line_bytes: int
+    """The longest line of a stream. Default 16 MiB."""
+    max_answer_bytes: int
+    """The largest answer of a REST call. Default 64 MiB."""
+    connect_timeout_ms: int
+    """Time to find the host's addresses and to connect. Default 10 s."""
+    head_timeout_ms: int
+    """Time from the request to the head of its answer. Default 30 s."""
+    rest_timeout_ms: int
+    """Time for a whole REST call. Default 60 s."""
+    silence_timeout_ms: int
+    """Silence on a stream after which it counts as dead. Default: never, silence is normal."""
+    cancel_timeout_ms: int
+    """Time for an answer to a cancel before the stream is dropped. Default 5 s."""
+    eyeballs_delay_ms: int
+    """Delay before the next address is tried beside the first. Default 250 ms."""
+    idle_reuse_ms: int
+    """A message is not sent on a connection that was idle for longer. Default 4 s."""
+    idle_close_ms: int
+    """An idle connection is closed after this time. Default 60 s."""
+    max_connections: int
+    """Connections of one session at once; one more is always there for cancelling. Default 6."""
+    delta_buffer_bytes: int
+    """Bytes of steps that wait before display deltas are dropped, with a ``Gap``. Default 1 MiB."""
+    step_buffer_bytes: int
+    """Bytes of steps that wait before the socket is left unread. Default 64 MiB."""
+    concurrent_tools: int
+    """Tools of one session that run at once."""
+    pause_ms: int
+    """Time for tools where the service does not say. Default 120 s."""
+    cancel_grace_ms: int
+    """Time for tools to stop when their turn is cancelled. Default 2 s."""
+    results_bytes: int
+    """Bytes of results that are kept until the turn is over."""
+    reconnect_first_delay_ms: int
+    """Delay before a lost subscription is taken up again, doubled at each failure."""
+    reconnect_max_delay_ms: int
+    """The longest such delay."""
+    reconnect_max_failures: int
+    """Failures in a row after which a subscription gives up. Default: never."""
+    hooks: bool
+    """Show ``Sending`` and ``Received`` as steps. Default: only if there are handlers for them."""
+    hook_timeout_ms: int
+    """Time for the answer to ``Sending``. Default 30 s."""
+    environment: Mapping[str, str]
+    """Proxy variables (``http_proxy``, ``https_proxy``, ``all_proxy``, ``no_proxy``) instead of the environment's."""
+    ssl_context: ssl.SSLContext
+    """Whom TLS trusts. Default: ``ssl.create_default_context()``."""
+    tool_threads: int
+    """Threads for tools that are plain functions. Default 32."""
+
+
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_NOT_FOR_THE_ENGINE = ("environment", "ssl_context", "tool_threads")
+_TOOL_THREADS = 32
+
+
+class Options:
+    """The options of one client, read once."""
+
+    __slots__ = ("_engine", "_ssl_context", "tool_threads", "url")
+
+    def __init__(self, url: str, key: str, options: Mapping[str, Any]) -> None:
+        unknown = set(options) - set(ClientOptions.__annotations__)
+        if unknown:
+            names = ", ".join(sorted(unknown))
+            raise InvalidArgumentError(f"there is no option {names}; see broca.ClientOptions")
+        if not isinstance(url, str) or not isinstance(key, str):
+            raise InvalidArgumentError("the address of the service and the client key are texts")
+        given = {name: value for name, value in options.items() if value is not None}
+        engine = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_ENGINE}
+        if "features" in engine:
+            engine["features"] = list(engine["features"])
+        engine.setdefault("user_agent", f"broca-python/{__version__}")
+        engine["environment"] = _proxy_variables(given.get("environment", os.environ))
+        self.url = url
+        self._engine: dict[str, Any] = {"base_url": url, "client_key": key, **engine}
+        self._ssl_context: ssl.SSLContext | None = given.get("ssl_context")
+        self.tool_threads: int = given.get("tool_threads", _TOOL_THREADS)
+        if self.tool_threads < 1:
+            raise InvalidArgumentError("tool_threads must be 1 or more")
+
+    def engine_json(self, *, hooks: bool = False) -> str:
+        """The options as the engine reads them; ``hooks`` turns ``Sending`` and ``Received`` on. Holds the key."""
+        return compact({**self._engine, "hooks": True} if hooks else self._engine)
+
+    def cancel_wait_ms(self) -> int:
+        """How long a cancelled turn may take to become quiet."""
+        cancel = int(self._engine.get("cancel_timeout_ms", 5_000))
+        return cancel + int(self._engine.get("cancel_grace_ms", 2_000)) + 1_000
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Whom TLS trusts; made when it is first needed."""
+        if self._ssl_context is None:
+            try:
+                context = ssl.create_default_context()
+            except (ssl.SSLError, OSError) as fault:
+                message = f"the platform's certificates cannot be read: {type(fault).__name__}"
+                raise TlsError(message) from None
+            context.set_alpn_protocols(["http/1.1"])
+            self._ssl_context = context
+        return self._ssl_context
+
+    def __repr__(self) -> str:
+        return f"Options({self.url!r})"
+
+
+def _proxy_variables(source: Mapping[str, str]) -> dict[str, str]:
+    names = [*_PROXY_VARIABLES, *(name.upper() for name in _PROXY_VARIABLES), "REQUEST_METHOD"]
+    return {name: source[name] for name in names if name in source}
