@@ -5,6 +5,7 @@
 //! * [`Batch`] and [`layout`]: what comes out, in one buffer with one documented layout that is decoded
 //!   lazily where it is needed.
 //! * [`options`] and [`command`]: what goes in as JSON, for the calls that are rare.
+//! * [`ChatStream`]: the reader of a provider's answer, with units as JSON.
 //! * [`errors`]: the one table of errors as rows that a language makes its classes of.
 //!
 //! There is no runtime here, no thread, no clock and no global: two copies of this code in one process
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod chat;
 pub mod command;
 mod effect;
 pub mod errors;
@@ -21,6 +23,7 @@ pub mod options;
 mod ring;
 mod step;
 
+pub use chat::ChatStream;
 pub use batch::{Batch, BatchFault, Record, Records};
 pub use handle::Handle;
 

@@ -195,6 +195,36 @@ impl Usage {
     }
 }
 
+impl InvalidReason {
+    /// The word used in every language.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::NotAnObject => "not_an_object",
+            Self::NoName => "no_name",
+        }
+    }
+}
+
+impl WarningKind {
+    /// The word used in every language.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingEndMark => "missing_end_mark",
+            Self::LooseToolCalls => "loose_tool_calls",
+            Self::ArgumentsNotText => "arguments_not_text",
+            Self::MissingCallId => "missing_call_id",
+            Self::InvalidCall => "invalid_call",
+            Self::UnknownEvent => "unknown_event",
+            Self::ExtraChoice => "extra_choice",
+            Self::PartialUsage => "partial_usage",
+            Self::BadText => "bad_text",
+        }
+    }
+}
+
 impl ErrorClass {
     /// The word used on the wire and in vectors.
     #[must_use]

@@ -81,6 +81,11 @@ impl NarrowRules {
         Self(rules.into_iter().collect())
     }
 
+    /// The rules, as they were given.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, NarrowRule)> {
+        self.0.iter().map(|(pointer, rule)| (pointer.as_str(), *rule))
+    }
+
     /// Whether `given` is the requested input or narrower in declared places only.
     ///
     /// Numbers are compared exactly when both are integers. Input that cannot be read is refused.
