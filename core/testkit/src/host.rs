@@ -1,12 +1,13 @@
 //! A host of the engine in memory: it carries effects out against a service made of a function.
+//! The engine may be in anybody's hands: see [`Subject`].
 //!
 //! Names resolve at once, connections open at once, writes are taken whole, and the service's answer
 //! to each request arrives in the reads that it was cut into. Time jumps from timer to timer.
 
 use crate::clock::VirtualClock;
+use crate::subject::{Direct, Subject};
 use broca::engine::{
-    Answer, CallId, CloseReason, Command, Config, ConnId, Effect, Engine, Environment, LogRecord,
-    OpId, Step, Trace,
+    Answer, CallId, CloseReason, Command, Config, ConnId, Effect, LogRecord, OpId, Step, Trace,
 };
 use broca::proto::session::turn::Accepted;
 use broca::{Error, Json, Time};
@@ -86,14 +87,13 @@ impl Request {
 }
 
 /// The engine, its host and its service.
-pub struct Host<S> {
-    engine: Engine,
+pub struct Host<S, C = Direct> {
+    subject: C,
     clock: VirtualClock,
     service: S,
     peers: BTreeMap<ConnId, Peer>,
     steps: VecDeque<(OpId, Step)>,
     timer: Option<Time>,
-    next_op: u64,
     requests: Vec<Request>,
     log: Vec<LogRecord>,
     /// Bytes after the last whole request of connections that are gone.
@@ -112,20 +112,37 @@ impl<S: Service> Host<S> {
     /// A host for an engine of this configuration.
     ///
     /// # Errors
-    /// Those of [`Engine::new`].
+    /// Those of [`Direct::new`].
     pub fn new(config: Config, service: S) -> Result<Self, Error> {
-        Ok(Self {
-            engine: Engine::new(config, 1, 1_900_000_000_000, Environment::none())?,
+        Ok(Self::over(Direct::new(config)?, service))
+    }
+}
+
+impl<S: Service, C: Subject> Host<S, C> {
+    /// A host for this subject, which nobody has used yet.
+    pub fn over(subject: C, service: S) -> Self {
+        Self {
+            subject,
             clock: VirtualClock::new(),
             service,
             peers: BTreeMap::new(),
             steps: VecDeque::new(),
             timer: None,
-            next_op: 1,
             requests: Vec::new(),
             log: Vec::new(),
             stray: 0,
-        })
+        }
+    }
+
+    /// The subject.
+    pub const fn subject(&mut self) -> &mut C {
+        &mut self.subject
+    }
+
+    /// What has gone wrong with the subject itself: see [`Subject::fault`].
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        self.subject.fault()
     }
 
     /// What the clock shows.
@@ -160,27 +177,25 @@ impl<S: Service> Host<S> {
     /// Begins an operation.
     ///
     /// # Errors
-    /// Those of [`Engine::command`].
+    /// Those of [`Subject::command`].
     pub fn command(&mut self, command: Command) -> Result<OpId, Error> {
-        let op = OpId(self.next_op);
-        self.next_op += 1;
-        self.engine.command(op, command, Trace::default(), self.clock.now())?;
+        let op = self.subject.command(command, Trace::default(), self.clock.now())?;
         self.carry_out();
         Ok(op)
     }
 
     /// Cancels an operation.
     pub fn cancel(&mut self, op: OpId) {
-        self.engine.cancel(op, self.clock.now());
+        self.subject.cancel(op, self.clock.now());
         self.carry_out();
     }
 
     /// Answers a question.
     ///
     /// # Errors
-    /// Those of [`Engine::answer`].
+    /// Those of [`Subject::answer`].
     pub fn answer(&mut self, call: CallId, answer: Answer) -> Result<Accepted, Error> {
-        let accepted = self.engine.answer(call, answer, self.clock.now());
+        let accepted = self.subject.answer(call, answer, self.clock.now());
         self.carry_out();
         accepted
     }
@@ -200,7 +215,7 @@ impl<S: Service> Host<S> {
                     self.clock.advance_to(at);
                     // The engine sets the next one; until it has, this one is spent.
                     self.timer = None;
-                    self.engine.timeout(self.clock.now());
+                    self.subject.timeout(self.clock.now());
                     self.carry_out();
                 }
                 None => {
@@ -218,10 +233,10 @@ impl<S: Service> Host<S> {
         let Some((conn, peer)) = waiting else { return false };
         let conn = *conn;
         match peer.outbox.pop_front() {
-            Some(Delivery::Bytes(bytes)) => self.engine.data(conn, bytes, self.clock.now()),
+            Some(Delivery::Bytes(bytes)) => self.subject.data(conn, bytes, self.clock.now()),
             Some(Delivery::Closed(why)) => {
                 self.forget(conn);
-                self.engine.closed(conn, why, self.clock.now());
+                self.subject.closed(conn, why, self.clock.now());
             }
             None => return false,
         }
@@ -231,16 +246,16 @@ impl<S: Service> Host<S> {
 
     fn carry_out(&mut self) {
         let now = self.clock.now();
-        while let Some(effect) = self.engine.io() {
+        while let Some(effect) = self.subject.next_effect() {
             match effect {
                 Effect::Resolve { req, .. } => {
-                    self.engine.resolved(req, Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]), now);
+                    self.subject.resolved(req, Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]), now);
                 }
                 Effect::Connect { conn, .. } => {
                     self.peers.insert(conn, Peer::default());
-                    self.engine.connected(conn, now);
+                    self.subject.connected(conn, now);
                 }
-                Effect::StartTls { conn, .. } => self.engine.tls_started(conn, now),
+                Effect::StartTls { conn, .. } => self.subject.tls_started(conn, now),
                 Effect::Write { conn, bytes } => self.written(conn, &bytes),
                 Effect::PauseRead { conn } => self.pause(conn, true),
                 Effect::ResumeRead { conn } => self.pause(conn, false),
@@ -256,7 +271,7 @@ impl<S: Service> Host<S> {
     /// Takes every step of an operation, as an application does that is told that some wait.
     fn pull(&mut self, op: OpId) {
         let mut steps = Vec::new();
-        self.engine.steps(op, usize::MAX, &mut steps);
+        self.subject.steps(op, usize::MAX, &mut steps);
         self.steps.extend(steps.into_iter().map(|step| (op, step)));
     }
 
@@ -279,7 +294,7 @@ impl<S: Service> Host<S> {
                 self.requests.push(request);
             }
         }
-        self.engine.written(conn, bytes.len(), now);
+        self.subject.written(conn, bytes.len(), now);
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
-use broca_testkit::vectors::{Report, Selection, play_text};
+use broca_testkit::vectors::{Bridge, Core, Report, Selection, play_text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn case(id: &str) -> Value {
 }
 
 fn play(case: &Value) -> Report {
-    play_text("test", &case.to_string(), &Selection::default())
+    play_text("test", &case.to_string(), &Selection::default(), &mut Core).unwrap()
 }
 
 fn passes(case: &Value) -> bool {
@@ -69,7 +69,9 @@ fn flipped(at: &str, value: &Value) -> Value {
 fn the_shipped_cases_pass() {
     let text = std::fs::read_to_string(shipped()).unwrap();
     let kinds = PLAYED.map(str::to_owned).to_vec();
-    let report = play_text("reports.jsonl", &text, &Selection { kinds });
+    let selection = Selection { kinds };
+    let report = play_text("reports.jsonl", &text, &selection, &mut Core).unwrap();
+    assert_eq!(play_text("reports.jsonl", &text, &selection, &mut Bridge).unwrap(), report);
     assert!(report.failures.is_empty(), "{report}");
     // One of them is about a vendor whose reader is not built; the other kinds are not selected.
     assert_eq!((report.passed, report.skipped), (19, 6), "{report}");

@@ -3,7 +3,7 @@
 //! One line for each failure, the counts last. Ends with 1 when a case failed, with 2 when it could not do what it was
 //! told.
 
-use broca_testkit::vectors::{Report, Selection, play_file};
+use broca_testkit::vectors::{Core, Report, Selection, play_file};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,7 +46,7 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<Report, String> {
     }
     let mut report = Report::default();
     for file in files {
-        report.add(play_file(&file, &selection).map_err(|e| e.to_string())?);
+        report.add(play_file(&file, &selection, &mut Core).map_err(|e| e.to_string())?);
     }
     Ok(report)
 }

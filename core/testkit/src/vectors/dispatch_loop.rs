@@ -10,6 +10,7 @@ mod play;
 use super::Case;
 use super::approval::{Approval, rules};
 use super::fields::{Fields, short};
+use super::surface::Surface;
 use broca::Json;
 use broca::proto::session::content::{Dispatch, Message, Role, ToolUse};
 use broca::proto::session::narrow::NarrowRules;
@@ -52,10 +53,11 @@ enum Kind {
 }
 
 /// Plays a case; gives what was wrong.
-pub(super) fn play(case: &Case) -> Result<Vec<String>, String> {
+pub(super) fn play(case: &Case, surface: &mut impl Surface) -> Result<Vec<String>, String> {
     let feed = Feed::read(case)?;
     for one_read in [true, false] {
-        let run = |kind| play::run(&feed, kind, one_read, next_text(&case.expect, kind));
+        let mut run =
+            |kind| play::run(&feed, surface, kind, one_read, next_text(&case.expect, kind));
         let (plain, with_cancel) = (run(Kind::Plain)?, run(Kind::WithCancel)?);
         let mut faults = Vec::new();
         expected::check(&case.expect, &feed, &plain, &with_cancel, &mut faults)?;

@@ -12,6 +12,7 @@ mod outcome;
 mod rpc_stream;
 mod service;
 mod sse;
+mod surface;
 
 use broca::Json;
 use serde_json::Value;
@@ -20,6 +21,7 @@ use std::path::Path;
 use thiserror::Error;
 
 pub use fields::Fields;
+pub use surface::{Bridge, ChatCame, Core, Surface};
 
 /// Which cases of a file are played.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -50,9 +52,17 @@ pub struct Failure {
     pub faults: Vec<String>,
 }
 
-/// A file that cannot be played.
+/// Why a run breaks off.
 #[derive(Debug, Error)]
 pub enum VectorError {
+    /// What the cases were played on is gone.
+    #[error("{case}: {cause}")]
+    Lost {
+        /// The case that was being played.
+        case: String,
+        /// Why.
+        cause: String,
+    },
     /// The file cannot be read.
     #[error("{file} cannot be read: {cause}")]
     Read {
@@ -84,21 +94,32 @@ enum Played {
     NotBuilt(String),
 }
 
-/// Plays the cases of a file.
+/// Plays the cases of a file on this surface.
 ///
 /// # Errors
-/// When the file cannot be read. A line that is no case is a failure in the report.
-pub fn play_file(path: &Path, selection: &Selection) -> Result<Report, VectorError> {
+/// When the file cannot be read, or the surface is lost. A line that is no case is a failure in the report.
+pub fn play_file(
+    path: &Path,
+    selection: &Selection,
+    surface: &mut impl Surface,
+) -> Result<Report, VectorError> {
     let file = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => Ok(play_text(&file, &text, selection)),
+        Ok(text) => play_text(&file, &text, selection, surface),
         Err(cause) => Err(VectorError::Read { file, cause }),
     }
 }
 
-/// Plays the cases of a text; `name` stands for the file in messages.
-#[must_use]
-pub fn play_text(name: &str, text: &str, selection: &Selection) -> Report {
+/// Plays the cases of a text on this surface; `name` stands for the file in messages.
+///
+/// # Errors
+/// When the surface is lost.
+pub fn play_text(
+    name: &str,
+    text: &str,
+    selection: &Selection,
+    surface: &mut impl Surface,
+) -> Result<Report, VectorError> {
     let mut report = Report::default();
     let lines = text.split('\n').enumerate().map(|(i, line)| (i + 1, line.trim()));
     for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
@@ -114,7 +135,11 @@ pub fn play_text(name: &str, text: &str, selection: &Selection) -> Report {
             report.skipped += 1;
             continue;
         }
-        match case.play() {
+        let played = case.play(surface);
+        if let Some(cause) = surface.lost() {
+            return Err(VectorError::Lost { case: case.id, cause });
+        }
+        match played {
             Played::Done(faults) if faults.is_empty() => report.passed += 1,
             Played::Done(faults) => report.failures.push(Failure { id: case.id, faults }),
             Played::NotBuilt(why) => {
@@ -123,7 +148,7 @@ pub fn play_text(name: &str, text: &str, selection: &Selection) -> Report {
             }
         }
     }
-    report
+    Ok(report)
 }
 
 impl Report {
@@ -174,11 +199,11 @@ impl Case {
         Ok(case)
     }
 
-    fn play(&self) -> Played {
+    fn play(&self, surface: &mut impl Surface) -> Played {
         let played = match self.kind.as_str() {
-            "rpc_stream" => rpc_stream::play(self),
-            "dispatch_loop" => dispatch_loop::play(self),
-            "sse" => return sse::play(self),
+            "rpc_stream" => rpc_stream::play(self, surface),
+            "dispatch_loop" => dispatch_loop::play(self, surface),
+            "sse" => return sse::play(self, surface),
             kind => Err(format!("kind \"{kind}\" is not known to this player")),
         };
         Played::Done(played.unwrap_or_else(|fault| vec![fault]))
@@ -189,10 +214,14 @@ impl Case {
 mod tests {
     use super::*;
 
+    fn played(name: &str, text: &str, selection: &Selection) -> Report {
+        play_text(name, text, selection, &mut Core).unwrap()
+    }
+
     #[test]
     fn lines_that_are_no_cases_are_named_with_file_and_line() {
         let text = "\n{\"id\":\n[1]\n{\"id\":\"X\",\"kind\":\"rpc_stream\"}\n";
-        let report = play_text("some.jsonl", text, &Selection::default());
+        let report = played("some.jsonl", text, &Selection::default());
         let ids: Vec<&str> = report.failures.iter().map(|f| f.id.as_str()).collect();
         assert_eq!(ids, ["some.jsonl:2", "some.jsonl:3", "some.jsonl:4"]);
         assert!(report.failures[0].faults[0].contains("not JSON"), "{report}");
@@ -202,17 +231,17 @@ mod tests {
     #[test]
     fn an_unknown_kind_fails_unless_other_kinds_are_selected() {
         let text = r#"{"id":"X-1","kind":"telepathy","title":"t","feed":{},"expect":{}}"#;
-        let all = play_text("f", text, &Selection::default());
+        let all = played("f", text, &Selection::default());
         assert_eq!((all.passed, all.failures.len(), all.skipped), (0, 1, 0));
         let some = Selection { kinds: vec!["sse".to_owned()] };
-        let some = play_text("f", text, &some);
+        let some = played("f", text, &some);
         assert_eq!((some.passed, some.failures.len(), some.skipped), (0, 0, 1));
     }
 
     #[test]
     fn a_member_nobody_knows_makes_the_case_fail() {
         let text = r#"{"id":"X-1","kind":"sse","titel":"t","feed":{},"expect":{}}"#;
-        let report = play_text("f", text, &Selection::default());
+        let report = played("f", text, &Selection::default());
         assert!(report.to_string().contains("titel"), "{report}");
     }
 }

@@ -10,6 +10,7 @@ use super::feed::{Connection, Cut};
 use super::fields::{Fields, cut};
 use super::outcome::Ending;
 use super::service::{PATIENCE_MS, around, config, meta, prepare, result, silence};
+use super::surface::Surface;
 use crate::host::{Delivery, End, Framing, Host, Request, Service, response};
 use broca::engine::{Answer, Command, Delta, Outcome, Status, Step};
 use broca::proto::session::content::{Message, Role};
@@ -63,7 +64,7 @@ enum Seen {
 }
 
 /// Plays a case; gives what was wrong.
-pub(super) fn play(case: &Case) -> Result<Vec<String>, String> {
+pub(super) fn play(case: &Case, surface: &mut impl Surface) -> Result<Vec<String>, String> {
     let feed = Feed::read(case)?;
     let reconciles = case.expect.get("then").is_some();
     let mut first: Option<String> = None;
@@ -73,7 +74,8 @@ pub(super) fn play(case: &Case) -> Result<Vec<String>, String> {
                 Framing::Chunked => format!("{}, chunked body", cut_in.name()),
                 Framing::UntilClose => format!("{}, body until close", cut_in.name()),
             };
-            let came = feed.run(cut_in, framing, reconciles).map_err(|e| format!("{way}: {e}"))?;
+            let came = feed.run(surface, cut_in, framing, reconciles);
+            let came = came.map_err(|e| format!("{way}: {e}"))?;
             let mut faults = Vec::new();
             expected::check(&case.expect, &feed, &came, &mut faults)?;
             if !faults.is_empty() {
@@ -167,7 +169,13 @@ impl Feed {
         }
     }
 
-    fn run(&self, cut: Cut, framing: Framing, reconciles: bool) -> Result<Observed, String> {
+    fn run(
+        &self,
+        surface: &mut impl Surface,
+        cut: Cut,
+        framing: Framing,
+        reconciles: bool,
+    ) -> Result<Observed, String> {
         let mut config = config();
         config.max_line_bytes = self.max_line_bytes.unwrap_or(config.max_line_bytes);
         let limit = config.max_line_bytes;
@@ -184,7 +192,8 @@ impl Feed {
             log: log.chain(missed.iter().filter_map(|e| e.json().decode().ok())).collect(),
             missed,
         };
-        let mut host = Host::new(config, script).map_err(|e| e.to_string())?;
+        let client = surface.client(config).map_err(|e| e.to_string())?;
+        let mut host = Host::over(client, script);
         let tools = self.tools();
         let command = self.command(tools.clone())?;
         if !matches!(command, Command::Open { .. }) {
@@ -217,6 +226,9 @@ impl Feed {
                 continue;
             }
             came.take(step);
+        }
+        if let Some(fault) = host.fault() {
+            return Err(fault);
         }
         let requests = &host.requests()[before..];
         let rpcs = requests.iter().filter_map(Request::rpc);

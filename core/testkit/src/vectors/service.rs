@@ -5,6 +5,7 @@ use super::fields::short;
 use crate::host::{
     Delivery, End, Framing, Host, Request, RpcCall, Service, json_response, response,
 };
+use crate::subject::Subject;
 use broca::engine::{Command, Config, OpId, Outcome, Step};
 use broca::proto::session::rpc::response_line;
 use broca::{Json, Time};
@@ -59,7 +60,10 @@ pub(super) fn config() -> Config {
 }
 
 /// Runs an operation that must succeed before the case itself begins.
-pub(super) fn prepare<S: Service>(host: &mut Host<S>, command: Command) -> Result<Outcome, String> {
+pub(super) fn prepare<S: Service, C: Subject>(
+    host: &mut Host<S, C>,
+    command: Command,
+) -> Result<Outcome, String> {
     let shown = format!("{command:?}");
     let name = shown.split([' ', '{', '(']).next().unwrap_or_default().to_owned();
     let op = host.command(command).map_err(|e| format!("{name} was refused: {e}"))?;
@@ -67,14 +71,18 @@ pub(super) fn prepare<S: Service>(host: &mut Host<S>, command: Command) -> Resul
     finish(host, op, until).map_err(|fault| format!("{name} before the case: {fault}"))
 }
 
-fn finish<S: Service>(host: &mut Host<S>, op: OpId, until: Time) -> Result<Outcome, String> {
+fn finish<S: Service, C: Subject>(
+    host: &mut Host<S, C>,
+    op: OpId,
+    until: Time,
+) -> Result<Outcome, String> {
     while let Some((from, step)) = host.next(until) {
         match step {
             Step::Finished(outcome) if from == op => return outcome.map_err(|e| e.to_string()),
             _ => {}
         }
     }
-    Err("it never finished".to_owned())
+    Err(host.fault().unwrap_or_else(|| "it never finished".to_owned()))
 }
 
 /// JSON text as a value; for comparing.

@@ -3,33 +3,22 @@
 use super::feed::{Connection, Cut};
 use super::fields::{Fields, cut, same, short, text, texts};
 use super::service::equals;
+use super::surface::{ChatCame, Surface};
 use super::{Case, Played};
-use crate::host::End;
 use broca::Json;
-use broca::proto::provider::openai_chat::{ChatReader, ChatSettings, failure_of_body};
-use broca::proto::provider::unit::{
-    AssistantMessage, ProviderError, ToolCall, Unit, Usage, Warning,
-};
+use broca::proto::provider::unit::{AssistantMessage, ProviderError, ToolCall, Unit, Usage};
 use serde_json::Value;
 
-/// What a body became.
-#[derive(Debug, PartialEq)]
-struct Came {
-    units: Vec<Unit>,
-    warnings: Vec<Warning>,
-    usage: Option<Usage>,
-}
-
 /// Plays a case, or says that its vendor's reader is not built.
-pub(super) fn play(case: &Case) -> Played {
+pub(super) fn play(case: &Case, surface: &mut impl Surface) -> Played {
     let provider = case.feed.get("provider").and_then(Value::as_str).unwrap_or_default();
     if matches!(provider, "anthropic" | "openai_responses") {
         return Played::NotBuilt(format!("there is no reader for {provider} yet"));
     }
-    Played::Done(play_chat(case).unwrap_or_else(|fault| vec![fault]))
+    Played::Done(play_chat(case, surface).unwrap_or_else(|fault| vec![fault]))
 }
 
-fn play_chat(case: &Case) -> Result<Vec<String>, String> {
+fn play_chat(case: &Case, surface: &mut impl Surface) -> Result<Vec<String>, String> {
     let mut fields = Fields::of(&case.feed, "feed")?;
     let provider = fields.text("provider")?;
     if provider != "openai_chat" {
@@ -39,9 +28,9 @@ fn play_chat(case: &Case) -> Result<Vec<String>, String> {
     let status = u16::try_from(status).map_err(|_| "status is no HTTP status".to_owned())?;
     let body = Connection::read(&mut fields, false)?;
     fields.finish()?;
-    let mut first: Option<Came> = None;
+    let mut first: Option<ChatCame> = None;
     for cut_in in Cut::ALL {
-        let came = read(status, &body, cut_in);
+        let came = surface.chat(status, &body.pieces(cut_in), body.end)?;
         let mut faults = Vec::new();
         check(&case.expect, &came, &mut faults)?;
         if !faults.is_empty() {
@@ -59,25 +48,7 @@ fn play_chat(case: &Case) -> Result<Vec<String>, String> {
     Ok(Vec::new())
 }
 
-fn read(status: u16, body: &Connection, cut: Cut) -> Came {
-    if !(200..300).contains(&status) {
-        let error = failure_of_body(status, &body.bytes());
-        return Came { units: vec![Unit::Error(error)], warnings: Vec::new(), usage: None };
-    }
-    let mut reader = ChatReader::new(ChatSettings::default());
-    for piece in body.pieces(cut) {
-        reader.handle_input(&piece);
-    }
-    match body.end {
-        End::Eof => reader.handle_end(),
-        End::Reset => reader.handle_broken(),
-        End::Hold => {}
-    }
-    let units = std::iter::from_fn(|| reader.poll_unit()).collect();
-    Came { units, warnings: reader.warnings().to_vec(), usage: reader.usage() }
-}
-
-fn check(expect: &Value, came: &Came, faults: &mut Vec<String>) -> Result<(), String> {
+fn check(expect: &Value, came: &ChatCame, faults: &mut Vec<String>) -> Result<(), String> {
     let mut fields = Fields::of(expect, "expect")?;
     let message = came.units.iter().find_map(|unit| match unit {
         Unit::AssistantMessage(message) => Some(message),

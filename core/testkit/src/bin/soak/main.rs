@@ -102,7 +102,9 @@ fn disturb(proxy: &ChaosProxy, quiet: &AtomicBool) -> usize {
             0 => proxy.restart(Duration::from_millis(30)),
             1 => proxy.plan(Fault { refuse: true, ..Fault::default() }),
             // A silence is noticed by nobody until it is cut.
-            2 => proxy.stall_all(),
+            2 => {
+                proxy.stall_all();
+            }
             _ => {}
         }
         std::thread::sleep(Duration::from_millis(50 + draw % 350));

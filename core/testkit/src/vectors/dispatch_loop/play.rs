@@ -2,8 +2,10 @@
 
 use super::super::outcome::Ending;
 use super::super::service::{PATIENCE_MS, around, config, meta, prepare, result};
+use super::super::surface::Surface;
 use super::{Behaviour, Feed, Gives, Kind};
 use crate::host::{Delivery, Host, Request, Service};
+use crate::subject::Subject;
 use broca::engine::{Answer, CallId, Command, OpId, Step, ToolCall};
 use broca::proto::session::content::{Block, Message};
 use broca::proto::session::turn::{Calls, CallsOutput, ToolOutcome, Verdict};
@@ -51,6 +53,7 @@ struct Application<'a> {
 /// Plays the case on a service of this kind; afterwards the application sends `next_text`.
 pub(super) fn run(
     feed: &Feed,
+    surface: &mut impl Surface,
     kind: Kind,
     one_read: bool,
     next_text: &str,
@@ -64,7 +67,8 @@ pub(super) fn run(
     let mut twin = Calls::new(feed.declared.clone(), limits);
     let paused = feed.assistant.clone();
     let service = Turns { kind, one_read, paused, timeout_ms: feed.turn_timeout_ms, sent: 0 };
-    let mut host = Host::new(config, service).map_err(|e| e.to_string())?;
+    let client = surface.client(config).map_err(|e| e.to_string())?;
+    let mut host = Host::over(client, service);
     prepare(&mut host, Command::Open { tools: feed.declared.clone() })?;
     let before = host.requests().len();
     let op = send(&mut host, "begin")?;
@@ -99,11 +103,18 @@ pub(super) fn run(
             next.first().and_then(|(_, _, params)| params.member("message")?.decode().ok());
         app.came.next = message;
     }
-    Ok(app.came)
+    match host.fault() {
+        Some(fault) => Err(fault),
+        None => Ok(app.came),
+    }
 }
 
 impl Application<'_> {
-    fn live<S: Service>(&mut self, host: &mut Host<S>, op: OpId) -> Result<(), String> {
+    fn live<S: Service, C: Subject>(
+        &mut self,
+        host: &mut Host<S, C>,
+        op: OpId,
+    ) -> Result<(), String> {
         let end = host.now().plus(PATIENCE_MS);
         loop {
             self.due.sort_by_key(|(at, _)| *at);
@@ -157,7 +168,12 @@ impl Application<'_> {
         self.due.push((now.plus(after_ms), Due::Finish(call)));
     }
 
-    fn act<S: Service>(&mut self, due: Due, host: &mut Host<S>, op: OpId) -> Result<(), String> {
+    fn act<S: Service, C: Subject>(
+        &mut self,
+        due: Due,
+        host: &mut Host<S, C>,
+        op: OpId,
+    ) -> Result<(), String> {
         let now = host.now();
         match due {
             Due::Cancel => {
@@ -244,7 +260,7 @@ fn fail_text(answer: &Answer) -> &str {
     }
 }
 
-fn send<S: Service>(host: &mut Host<S>, text: &str) -> Result<OpId, String> {
+fn send<S: Service, C: Subject>(host: &mut Host<S, C>, text: &str) -> Result<OpId, String> {
     host.command(Command::Send { message: Message::user(text) })
         .map_err(|e| format!("a message was refused: {e}"))
 }
