@@ -39,6 +39,8 @@ pub enum Command {
     /// Make keys for clients.
     #[command(subcommand)]
     Key(KeyCommand),
+    /// For tests: stand before a service and break connections on demand.
+    Proxy(ProxyArguments),
     /// Print the version.
     Version,
 }
@@ -76,6 +78,8 @@ impl Command {
             Self::Chat(chat) => chat.json,
             Self::Watch(watch) => watch.json,
             Self::Key(KeyCommand::Create(create)) => create.json,
+            // Its output is one JSON object per line.
+            Self::Proxy(_) => true,
             Self::Version => false,
         }
     }
@@ -126,6 +130,9 @@ pub struct ServeArguments {
     /// What to log on the error stream, such as info, debug or broca_server=trace [default: warn].
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
+    /// End when the standard input ends, so that it never outlives the program that started it.
+    #[arg(long)]
+    pub end_with_input: bool,
     /// One JSON object per line, for programs; keys are not printed.
     #[arg(long)]
     pub json: bool,
@@ -225,6 +232,27 @@ pub struct WatchArguments {
     /// The session.
     #[arg(value_name = "SESSION")]
     pub session: String,
+}
+
+const PROXY_EXAMPLES: &str = "\
+Its first line of output tells where it listens. Then it takes commands, one JSON object per line
+of the standard input, and answers each with one line; docs/testing.md lists them:
+  {\"id\":1,\"next\":{\"cut_after_lines\":3}}     cut the next stream after three lines
+  {\"id\":2,\"all\":{\"delay_ms\":50}}            hold everything back for 50 ms, each way
+  {\"id\":3,\"reset\":true}                       reset every connection that is open
+  {\"id\":4,\"heal\":true}                        do no more harm
+It ends with its input. It is for tests: it carries plain TCP and guards nothing.";
+
+/// `broca proxy`.
+#[derive(Debug, Args)]
+#[command(after_help = PROXY_EXAMPLES)]
+pub struct ProxyArguments {
+    /// The service to stand before.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub upstream: String,
+    /// Where to listen; port 0 takes a free one.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = address)]
+    pub listen: SocketAddr,
 }
 
 fn address(text: &str) -> Result<SocketAddr, &'static str> {

@@ -8,10 +8,12 @@
 pub mod arguments;
 mod chat;
 pub mod fault;
+mod input;
 mod interrupt;
 mod key;
 pub mod place;
 mod program;
+mod proxy;
 mod serve;
 pub mod summary;
 mod view;
@@ -60,6 +62,7 @@ fn run(command: Command) -> Result<(), Fault> {
             Command::Chat(chat) => chat::run(chat).await,
             Command::Watch(watch) => watch::run(watch).await,
             Command::Key(KeyCommand::Create(create)) => key::create(create).await,
+            Command::Proxy(proxy) => proxy::run(proxy).await,
             Command::Version => Ok(()),
         }
     });

@@ -2,6 +2,7 @@
 
 use crate::arguments::ServeArguments;
 use crate::fault::{Fault, written};
+use crate::input;
 use crate::interrupt::Interrupts;
 use crate::key;
 use crate::place::StateFolder;
@@ -23,6 +24,7 @@ const DEV_ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 80
 pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
     log_to_stderr(arguments.log.as_deref())?;
     let mut interrupts = Interrupts::listen()?;
+    let input_end = if arguments.end_with_input { Some(input::end()?) } else { None };
     let folder = if arguments.dev { Some(StateFolder::find(variable)?) } else { None };
     let config = config(&arguments, folder.as_ref())?;
     let chain = Chain::of(&arguments)?;
@@ -69,7 +71,7 @@ pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
             () = &mut serving => {}
-            _ = interrupts.next() => {
+            () = told_to_end(&mut interrupts, input_end) => {
                 service.shutdown();
                 tokio::select! {
                     () = &mut serving => {}
@@ -86,6 +88,24 @@ pub(crate) async fn run(arguments: ServeArguments) -> Result<(), Fault> {
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// Waits for a signal or, if that is asked for, for the end of the input.
+async fn told_to_end(
+    interrupts: &mut Interrupts,
+    input_end: Option<tokio::sync::oneshot::Receiver<()>>,
+) {
+    let input_ended = async {
+        match input_end {
+            // A thread that is gone reads no more.
+            Some(end) => end.await.unwrap_or_default(),
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = interrupts.next() => {}
+        () = input_ended => {}
+    }
 }
 
 fn config(arguments: &ServeArguments, folder: Option<&StateFolder>) -> Result<Config, Fault> {
