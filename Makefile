@@ -26,7 +26,9 @@ gate: ## what every change must pass first: format, lints, policy, purity, proto
 	@bash scripts/gate.sh
 
 bench: ## measure beside what people would use instead: make bench ROWS="P1 T1"
-	@cargo run --quiet --locked --profile release -p broca-bench -- $$ROWS
+	@cargo build --quiet --locked --profile release -p broca-bench
+	@bench="$${CARGO_TARGET_DIR:-target}/release/broca-bench" && needs=$$("$$bench" needs $$ROWS) && \
+		bash bench/setup.sh $$needs && ulimit -n "$$(ulimit -H -n)" && "$$bench" $$ROWS
 
 soak: ## long runs under faults: make soak ARGS="…"
 	@cargo build --quiet --locked --profile ci -p broca-cli -p broca-testkit --bins

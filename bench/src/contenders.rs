@@ -1,8 +1,8 @@
-//! Who runs in each row: Broca, and what a competent user would write by hand.
+//! The contenders in Rust: Broca, and what a competent user would write by hand.
 
 use crate::Failure;
-use crate::events::EVENTS;
 use crate::meter::{Measured, Meter};
+use crate::scale::Scale;
 use broca::steps::Step;
 use broca::tokio::Client;
 use broca::tools::Tool;
@@ -13,18 +13,16 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Instant;
 
-/// Turns of one run, after a tenth of them to warm up.
-const TURNS: usize = 3_000;
-
 /// Runs a contender against the server at `address` and prints what it measured.
 pub(crate) fn run(name: &str, address: &str) -> Result<(), Failure> {
+    let Scale { events, turns, .. } = Scale::from_environment()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let measured = runtime.block_on(async {
         match name {
-            "reqwest-owned-events" => reqwest_events(address).await,
-            "reqwest-turns" => reqwest_turns(address).await,
-            "broca-events" => broca_events(address).await,
-            "broca-turns" => broca_turns(address).await,
+            "reqwest-owned-events" => reqwest_events(address, events).await,
+            "reqwest-turns" => reqwest_turns(address, turns).await,
+            "broca-events" => broca_events(address, events).await,
+            "broca-turns" => broca_turns(address, turns).await,
             other => Err(format!("there is no contender \"{other}\"").into()),
         }
     })?;
@@ -82,7 +80,7 @@ impl Lines {
     }
 }
 
-async fn reqwest_events(address: &str) -> Result<Measured, Failure> {
+async fn reqwest_events(address: &str, all: usize) -> Result<Measured, Failure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let meter = Meter::start();
     let request = client.post(format!("{address}/api/v1/sessions/ses_1/rpc"));
@@ -102,18 +100,18 @@ async fn reqwest_events(address: &str) -> Result<Measured, Failure> {
             Ok(())
         })?;
     }
-    if !done || events != EVENTS || seen == 0 {
+    if !done || events != all || seen == 0 {
         return Err("the stream was not complete".into());
     }
     Ok(meter.stop(events))
 }
 
-async fn reqwest_turns(address: &str) -> Result<Measured, Failure> {
+async fn reqwest_turns(address: &str, turns: usize) -> Result<Measured, Failure> {
     let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).build()?;
     let url = format!("{address}/api/v1/sessions/ses_1/rpc");
     let mut meter = Meter::start();
-    for turn in 0..TURNS + TURNS / 10 {
-        if turn == TURNS / 10 {
+    for turn in 0..turns + turns / 10 {
+        if turn == turns / 10 {
             meter = Meter::start();
         }
         let start = Instant::now();
@@ -149,12 +147,12 @@ async fn reqwest_turns(address: &str) -> Result<Measured, Failure> {
         }
         meter.single(start);
     }
-    Ok(meter.stop(TURNS))
+    Ok(meter.stop(turns))
 }
 
 // ---- Broca --------------------------------------------------------------------------------------
 
-async fn broca_events(address: &str) -> Result<Measured, Failure> {
+async fn broca_events(address: &str, all: usize) -> Result<Measured, Failure> {
     let session = client(address)?.open().await?;
     let meter = Meter::start();
     let mut turn = session.send("go");
@@ -169,7 +167,7 @@ async fn broca_events(address: &str) -> Result<Measured, Failure> {
             _ => {}
         }
     }
-    if !done || events != EVENTS || seen == 0 {
+    if !done || events != all || seen == 0 {
         return Err("the stream was not complete".into());
     }
     Ok(meter.stop(events))
@@ -181,14 +179,14 @@ struct Add {
     b: u64,
 }
 
-async fn broca_turns(address: &str) -> Result<Measured, Failure> {
+async fn broca_turns(address: &str, turns: usize) -> Result<Measured, Failure> {
     let add = Tool::function("add", "Adds two numbers.", |add: Add| async move {
         Ok::<_, Infallible>((add.a + add.b).to_string())
     });
     let session = client(address)?.open().tool(add).await?;
     let mut meter = Meter::start();
-    for turn in 0..TURNS + TURNS / 10 {
-        if turn == TURNS / 10 {
+    for turn in 0..turns + turns / 10 {
+        if turn == turns / 10 {
             meter = Meter::start();
         }
         let start = Instant::now();
@@ -198,7 +196,7 @@ async fn broca_turns(address: &str) -> Result<Measured, Failure> {
         }
         meter.single(start);
     }
-    Ok(meter.stop(TURNS))
+    Ok(meter.stop(turns))
 }
 
 fn client(address: &str) -> Result<Client, Failure> {

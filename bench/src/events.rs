@@ -1,10 +1,8 @@
 //! The stream that every consumer reads: `session.event` lines of about 350 bytes, one in sixteen
-//! with escapes, one in sixteen not ASCII, then the terminal line.
+//! with escapes, one in sixteen not ASCII, then the terminal line. A subscription's stream ends with
+//! the event that the session is closed, because that is when a subscription is over.
 
 use std::fmt::Write;
-
-/// Events of one measured stream.
-pub(crate) const EVENTS: usize = 200_000;
 
 /// One line, newline included.
 pub(crate) fn line(i: usize, out: &mut String) {
@@ -29,6 +27,19 @@ pub(crate) fn line(i: usize, out: &mut String) {
     );
 }
 
+/// The event after which nothing comes in a session.
+pub(crate) const CLOSED: &str = concat!(
+    r#"{"jsonrpc":"2.0","method":"session.event","params":{"id":"evt_01J8ZQ4Y7Mclosed","session_id":"ses_01J8ZQ4Y7M","#,
+    r#""client_key_id":"key_01J8ZQ4Y7M","event_type":"session.close","payload":{"reason":"client_close"},"#,
+    r#""created_at":"2026-07-06T18:26:10.123Z"}}"#,
+    "\n"
+);
+
+/// The terminal line of a subscription.
+pub(crate) fn unsubscribed(id: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"unsubscribed\":true}}}}\n")
+}
+
 /// The terminal line of a turn that ended with `text`.
 pub(crate) fn terminal(id: &str, text: &str) -> String {
     format!(
@@ -48,6 +59,7 @@ pub(crate) fn paused(id: &str) -> String {
 /// The id of a request, as JSON text.
 pub(crate) fn id_of(body: &[u8]) -> String {
     let found = memchr::memmem::find(body, b"\"id\":").map(|at| at + 5);
-    let digits = found.map_or(&b"1"[..], |at| &body[at..]);
+    // Some writers put a blank after the colon.
+    let digits = found.map_or(&b"1"[..], |at| body[at..].trim_ascii_start());
     digits.iter().take_while(|b| b.is_ascii_digit()).map(|b| char::from(*b)).collect()
 }

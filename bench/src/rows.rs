@@ -1,210 +1,213 @@
-//! The rows, their contenders and goals; rounds, medians, the table and the summary file.
+//! The rows of the speed table: who runs beside whom, against which server, and what is promised.
+//!
+//! The peers are what a competent user would write; the programs are in `bench/python` and
+//! `bench/node`, and for Rust in [`crate::contenders`].
 
 use crate::Failure;
-use crate::meter::Measured;
-use serde::Serialize;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use crate::programs::{Contender, Program};
 
-/// A promise: ours beside a peer, at least `goal` times as much.
-struct Row {
-    row: &'static str,
-    variant: &'static str,
-    server: &'static str,
-    ours: &'static str,
-    peer: &'static str,
-    goal: f64,
+/// A promise.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// What `ROWS` asks for; several rows may share it.
+    pub(crate) id: &'static str,
+    /// As it stands in the table: the id, and what sets it apart from others with that id.
+    pub(crate) name: &'static str,
+    pub(crate) server: &'static str,
+    pub(crate) ours: &'static Contender,
+    /// None where the goal is a value and not a ratio.
+    pub(crate) peer: Option<&'static Contender>,
+    pub(crate) figure: Figure,
+    pub(crate) goal: Goal,
 }
 
-const ROWS: &[Row] = &[
+/// What is compared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Figure {
+    /// Things done for each second.
+    Rate,
+    /// CPU time of one thing.
+    Cpu,
+    /// Memory of an idle session.
+    Idle,
+}
+
+/// When the promise is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Goal {
+    /// Ours divided by the peer's is at least this.
+    RatioAtLeast(f64),
+    /// Ours divided by the peer's is at most this.
+    RatioAtMost(f64),
+    /// Ours is at most this.
+    AtMost(f64),
+}
+
+/// The rows with these ids, in the table's order; all without any.
+pub(crate) fn named(ids: &[&str]) -> Result<Vec<&'static Row>, Failure> {
+    if let Some(unknown) = ids.iter().find(|id| !ROWS.iter().any(|r| r.id.eq_ignore_ascii_case(id)))
+    {
+        let mut known: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+        known.dedup();
+        return Err(format!("no row {unknown}; the rows are {}", known.join(", ")).into());
+    }
+    let asked = |row: &&Row| ids.is_empty() || ids.iter().any(|id| row.id.eq_ignore_ascii_case(id));
+    Ok(ROWS.iter().filter(asked).collect())
+}
+
+// ---- the servers, see `servers.rs` -------------------------------------------------------------
+
+/// A stream of events, one HTTP chunk for each.
+const EVENT: &str = "events-each";
+/// The same in chunks of 64 KiB.
+const LARGE: &str = "events-64k";
+/// Turns with one tool call.
+const TURNS: &str = "turns";
+/// None: the contender reads from its own memory.
+const MEMORY: &str = "none";
+
+// ---- the contenders ----------------------------------------------------------------------------
+
+const fn rust(name: &'static str, function: &'static str) -> Contender {
+    Contender { name, program: Program::Rust(function) }
+}
+
+const fn python(
+    name: &'static str,
+    file: &'static str,
+    words: &'static [&'static str],
+    modules: &'static [&'static str],
+) -> Contender {
+    Contender { name, program: Program::Python { file, words, modules } }
+}
+
+const fn node(
+    name: &'static str,
+    file: &'static str,
+    words: &'static [&'static str],
+    packages: &'static [&'static str],
+) -> Contender {
+    Contender { name, program: Program::Node { file, words, packages } }
+}
+
+const fn absent(name: &'static str, why: &'static str) -> Contender {
+    Contender { name, program: Program::Absent(why) }
+}
+
+static RUST_EVENTS: Contender = rust("broca, Rust", "broca-events");
+static RUST_TURNS: Contender = rust("broca, Rust", "broca-turns");
+static REQWEST_EVENTS: Contender = rust("reqwest, owned", "reqwest-owned-events");
+static REQWEST_TURNS: Contender = rust("reqwest", "reqwest-turns");
+
+static PYTHON_EVENTS: Contender = python("broca, async", "events.py", &["broca-async"], &["broca"]);
+static PYTHON_PAYLOADS: Contender =
+    python("broca, async, payload", "events.py", &["broca-async", "payload"], &["broca"]);
+static AIOHTTP_EVENTS: Contender =
+    python("aiohttp+orjson", "events.py", &["aiohttp"], &["aiohttp", "orjson"]);
+static AIOHTTP_PAYLOADS: Contender =
+    python("aiohttp+orjson", "events.py", &["aiohttp", "payload"], &["aiohttp", "orjson"]);
+static HTTPX_EVENTS: Contender =
+    python("httpx+orjson", "events.py", &["httpx"], &["httpx", "orjson"]);
+static PYTHON_SYNC_EVENTS: Contender =
+    python("broca, sync", "events.py", &["broca-sync"], &["broca"]);
+static REQUESTS_EVENTS: Contender = python("requests", "events.py", &["requests"], &["requests"]);
+static HTTP_CLIENT_EVENTS: Contender =
+    python("http.client+msgspec", "events.py", &["http-client"], &["msgspec"]);
+
+static ORJSON_LINES: Contender = python("orjson", "boundary.py", &["orjson"], &["orjson"]);
+static PYTHON_STEPS: Contender =
+    absent("broca, steps", "the native module has no entry yet that makes steps from memory");
+
+static PYTHON_TURNS: Contender = python("broca, async", "turns.py", &["broca-async"], &["broca"]);
+static AIOHTTP_TURNS: Contender = python("aiohttp", "turns.py", &["aiohttp"], &["aiohttp"]);
+static HTTPX_TURNS: Contender = python("httpx", "turns.py", &["httpx"], &["httpx"]);
+static PYTHON_SYNC_TURNS: Contender =
+    python("broca, sync", "turns.py", &["broca-sync"], &["broca"]);
+static HTTP_CLIENT_TURNS: Contender = python("http.client", "turns.py", &["http-client"], &[]);
+static REQUESTS_TURNS: Contender = python("requests", "turns.py", &["requests"], &["requests"]);
+static PYTHON_SESSIONS: Contender = python("broca, async", "sessions.py", &["broca"], &["broca"]);
+static AIOHTTP_SESSIONS: Contender = python("aiohttp", "sessions.py", &["aiohttp"], &["aiohttp"]);
+
+static NODE_EVENTS: Contender = absent("broca, Node", "there is no Node package yet");
+static HTTP_EVENTS: Contender = node("node:http by hand", "events.mjs", &["http"], &[]);
+static FETCH_EVENTS: Contender = node("fetch+readline", "events.mjs", &["fetch"], &[]);
+static NODE_TURNS: Contender = absent("broca, Node", "there is no Node package yet");
+static FETCH_TURNS: Contender = node("fetch", "turns.mjs", &["fetch"], &[]);
+static UNDICI_TURNS: Contender = node("undici", "turns.mjs", &["undici"], &["undici"]);
+
+static C_EVENTS: Contender = absent("broca, C", "there is no C library yet");
+
+// ---- the rows ----------------------------------------------------------------------------------
+
+const fn row(
+    id: &'static str,
+    name: &'static str,
+    server: &'static str,
+    ours: &'static Contender,
+    peer: &'static Contender,
+    goal: f64,
+) -> Row {
+    let goal = Goal::RatioAtLeast(goal);
+    Row { id, name, server, ours, peer: Some(peer), figure: Figure::Rate, goal }
+}
+
+static ROWS: &[Row] = &[
+    row("P1", "P1 event", EVENT, &RUST_EVENTS, &REQWEST_EVENTS, 1.4),
+    row("P1", "P1 64k", LARGE, &RUST_EVENTS, &REQWEST_EVENTS, 1.8),
+    row("P2", "P2 event beside aiohttp", EVENT, &PYTHON_EVENTS, &AIOHTTP_EVENTS, 2.0),
+    row("P2", "P2 event beside httpx", EVENT, &PYTHON_EVENTS, &HTTPX_EVENTS, 10.0),
+    row("P2", "P2 payload beside aiohttp", EVENT, &PYTHON_PAYLOADS, &AIOHTTP_PAYLOADS, 1.3),
+    row("P3", "P3 event beside requests", EVENT, &PYTHON_SYNC_EVENTS, &REQUESTS_EVENTS, 3.5),
+    row("P3", "P3 event beside http.client", EVENT, &PYTHON_SYNC_EVENTS, &HTTP_CLIENT_EVENTS, 1.3),
+    row("P4", "P4 event beside node:http", EVENT, &NODE_EVENTS, &HTTP_EVENTS, 1.3),
+    row("P4", "P4 event beside fetch", EVENT, &NODE_EVENTS, &FETCH_EVENTS, 1.7),
+    row("P5", "P5 event", EVENT, &C_EVENTS, &RUST_EVENTS, 0.85),
+    row("P5", "P5 64k", LARGE, &C_EVENTS, &RUST_EVENTS, 0.85),
     Row {
-        row: "P1",
-        variant: "event",
-        server: "blast-event",
-        ours: "broca-events",
-        peer: "reqwest-owned-events",
-        goal: 1.4,
+        id: "P6",
+        name: "P6 CPU beside aiohttp",
+        server: EVENT,
+        ours: &PYTHON_EVENTS,
+        peer: Some(&AIOHTTP_EVENTS),
+        figure: Figure::Cpu,
+        goal: Goal::RatioAtMost(0.5),
     },
+    row("P7", "P7 beside orjson", MEMORY, &PYTHON_STEPS, &ORJSON_LINES, 1.2),
+    row("T1", "T1", TURNS, &RUST_TURNS, &REQWEST_TURNS, 1.0),
+    row("T2", "T2 beside aiohttp", TURNS, &PYTHON_TURNS, &AIOHTTP_TURNS, 2.2),
+    row("T2", "T2 beside httpx", TURNS, &PYTHON_TURNS, &HTTPX_TURNS, 7.5),
+    row("T3", "T3 beside http.client", TURNS, &PYTHON_SYNC_TURNS, &HTTP_CLIENT_TURNS, 1.6),
+    row("T3", "T3 beside requests", TURNS, &PYTHON_SYNC_TURNS, &REQUESTS_TURNS, 5.0),
+    row("T4", "T4 beside fetch", TURNS, &NODE_TURNS, &FETCH_TURNS, 3.6),
+    row("T4", "T4 beside undici", TURNS, &NODE_TURNS, &UNDICI_TURNS, 1.8),
+    row("T5", "T5 turns beside aiohttp", TURNS, &PYTHON_SESSIONS, &AIOHTTP_SESSIONS, 2.0),
     Row {
-        row: "P1",
-        variant: "64k",
-        server: "blast-64k",
-        ours: "broca-events",
-        peer: "reqwest-owned-events",
-        goal: 1.8,
-    },
-    Row {
-        row: "T1",
-        variant: "",
-        server: "turns",
-        ours: "broca-turns",
-        peer: "reqwest-turns",
-        goal: 1.0,
+        id: "T5",
+        name: "T5 memory of an idle session",
+        server: TURNS,
+        ours: &PYTHON_SESSIONS,
+        peer: None,
+        figure: Figure::Idle,
+        goal: Goal::AtMost(40.0),
     },
 ];
 
-#[derive(Serialize)]
-struct Summary {
-    rows: Vec<Line>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[derive(Serialize)]
-struct Line {
-    row: &'static str,
-    variant: &'static str,
-    ours: f64,
-    peer: &'static str,
-    peer_value: f64,
-    ratio: f64,
-    goal: f64,
-    met: bool,
-    ours_switches_per_1000: f64,
-    peer_switches_per_1000: f64,
-    ours_p50_us: Option<f64>,
-    peer_p50_us: Option<f64>,
-    rounds: usize,
-}
-
-/// Runs the rows named, or all; `BENCH_ROUNDS` rounds (7).
-pub(crate) fn run(names: &[&str]) -> Result<(), Failure> {
-    let rows: Vec<&Row> = ROWS
-        .iter()
-        .filter(|r| names.is_empty() || names.iter().any(|n| n.eq_ignore_ascii_case(r.row)))
-        .collect();
-    if rows.is_empty() {
-        let known: Vec<&str> = ROWS.iter().map(|r| r.row).collect();
-        return Err(format!("no such row; the rows are {}", known.join(", ")).into());
+    #[test]
+    fn rows_are_found_by_id_and_an_unknown_id_is_an_error() {
+        let found = named(&["p6", "T1"]).map(|rows| rows.iter().map(|r| r.id).collect::<Vec<_>>());
+        assert_eq!(found.ok(), Some(vec!["P6", "T1"]));
+        assert!(named(&["P2", "X9"]).is_err_and(|e| e.to_string().contains("X9")));
     }
-    let rounds = match std::env::var("BENCH_ROUNDS") {
-        Ok(text) => text.parse::<usize>().map_err(|_| "BENCH_ROUNDS must be a number")?.max(1),
-        Err(_) => 7,
-    };
-    // (row, is ours) for everything that runs in one round.
-    let mut jobs: Vec<(usize, bool)> =
-        (0..rows.len()).flat_map(|i| [(i, true), (i, false)]).collect();
-    let mut results: Vec<[Vec<Measured>; 2]> =
-        rows.iter().map(|_| [Vec::new(), Vec::new()]).collect();
-    let mut random = u64::from(std::process::id()) | 1;
-    for round in 0..rounds {
-        for i in (1..jobs.len()).rev() {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let j = usize::try_from((random >> 33) % (i as u64 + 1)).unwrap_or(0);
-            jobs.swap(i, j);
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        for (at, row) in ROWS.iter().enumerate() {
+            assert!(row.name.starts_with(row.id));
+            assert!(ROWS.iter().skip(at + 1).all(|other| other.name != row.name), "{}", row.name);
         }
-        for (i, ours) in &jobs {
-            let Some(row) = rows.get(*i) else { continue };
-            let who = if *ours { row.ours } else { row.peer };
-            let measured = measure(row.server, who)?;
-            eprintln!(
-                "round {}/{rounds} {} {} {who}: {:.0}/s",
-                round + 1,
-                row.row,
-                row.variant,
-                measured.rate
-            );
-            results[*i][usize::from(!*ours)].push(measured);
-        }
-    }
-    let lines: Vec<Line> =
-        rows.iter().zip(&results).map(|(row, [ours, peer])| line(row, ours, peer)).collect();
-    print_table(&lines);
-    let folder = std::path::Path::new("target/bench");
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(
-        folder.join("summary.json"),
-        serde_json::to_string_pretty(&Summary { rows: lines })?,
-    )?;
-    Ok(())
-}
-
-fn line(row: &Row, ours: &[Measured], peer: &[Measured]) -> Line {
-    let value = median(ours, |m| m.rate);
-    let peer_value = median(peer, |m| m.rate);
-    let ratio = value / peer_value;
-    Line {
-        row: row.row,
-        variant: row.variant,
-        ours: value,
-        peer: row.peer,
-        peer_value,
-        ratio,
-        goal: row.goal,
-        met: ratio >= row.goal,
-        ours_switches_per_1000: median(ours, |m| m.switches),
-        peer_switches_per_1000: median(peer, |m| m.switches),
-        ours_p50_us: ours
-            .iter()
-            .all(|m| m.p50_us.is_some())
-            .then(|| median(ours, |m| m.p50_us.unwrap_or(0.0))),
-        peer_p50_us: peer
-            .iter()
-            .all(|m| m.p50_us.is_some())
-            .then(|| median(peer, |m| m.p50_us.unwrap_or(0.0))),
-        rounds: ours.len(),
-    }
-}
-
-fn median(all: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
-    let mut values: Vec<f64> = all.iter().map(of).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn print_table(lines: &[Line]) {
-    println!(
-        "{:<10} {:>12} {:>22} {:>12} {:>7} {:>6}  {:<4} {:>14}",
-        "row", "ours/s", "peer", "peer/s", "ratio", "goal", "met", "switches/1000"
-    );
-    for l in lines {
-        println!(
-            "{:<10} {:>12.0} {:>22} {:>12.0} {:>7.2} {:>6.2}  {:<4} {:>6.1} / {:<6.1}",
-            format!("{} {}", l.row, l.variant),
-            l.ours,
-            l.peer,
-            l.peer_value,
-            l.ratio,
-            l.goal,
-            if l.met { "yes" } else { "NO" },
-            l.ours_switches_per_1000,
-            l.peer_switches_per_1000
-        );
-    }
-}
-
-/// One run of one contender against a fresh server.
-fn measure(server: &str, contender: &str) -> Result<Measured, Failure> {
-    let mut server = Running::start(&["server", server])?;
-    let port = server.line()?;
-    let address = format!("http://127.0.0.1:{}", port.trim());
-    let mut contender_run = Running::start(&["contender", contender, &address])?;
-    let line = contender_run.line()?;
-    serde_json::from_str(&line).map_err(|e| format!("{contender} printed no result: {e}").into())
-}
-
-/// A child process of this program; ended when dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(arguments: &[&str]) -> Result<Self, Failure> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        Ok(Self(command.spawn()?))
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let stdout = self.0.stdout.as_mut().ok_or("no output")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        Ok(line)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The process may have ended by itself; there is nothing more to do about it here.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -2,7 +2,8 @@
 //! a session, and answers that were made before the first request.
 
 use crate::Failure;
-use crate::events::{self, EVENTS};
+use crate::events;
+use crate::scale::Scale;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::{Frame, Incoming};
@@ -13,6 +14,7 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Runs the server `kind` until its standard input ends; prints its port first.
 pub(crate) fn run(kind: &str) -> Result<(), Failure> {
@@ -22,24 +24,27 @@ pub(crate) fn run(kind: &str) -> Result<(), Failure> {
         std::process::exit(0);
     });
     match kind {
-        "blast-event" => blast(true),
-        "blast-64k" => blast(false),
+        "events-each" => blast(true),
+        "events-64k" => blast(false),
         "turns" => turns(),
+        "none" => nothing(),
         other => Err(format!("there is no server \"{other}\"").into()),
     }
 }
 
 const META: &str = r#"{"api_versions":["v1"],"version":"0.1.0"}"#;
-const OPENED: &str =
-    r#"{"session_id":"ses_1","session_key":"bae_ses_1","profile":{"id":"pro_1","name":"main"}}"#;
+const CLOSED: &str = r#"{"session_id":"ses_1","state":"closed"}"#;
 
-/// What every request but a message is answered with.
-fn small_answer(path: &str, body: &[u8]) -> Option<String> {
+/// What every request but a message and a subscription is answered with.
+fn small_answer(method: &str, path: &str, body: &[u8]) -> Option<String> {
     if path.ends_with("/meta") {
         return Some(META.to_owned());
     }
+    if method == "DELETE" {
+        return Some(CLOSED.to_owned());
+    }
     if !path.ends_with("/rpc") {
-        return Some(OPENED.to_owned());
+        return Some(opened());
     }
     memchr::memmem::find(body, b"session.registerDriver").map(|_| {
         format!(
@@ -49,12 +54,32 @@ fn small_answer(path: &str, body: &[u8]) -> Option<String> {
     })
 }
 
+/// A session with an id of its own.
+fn opened() -> String {
+    static SESSIONS: AtomicUsize = AtomicUsize::new(1);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    format!(
+        "{{\"session_id\":\"ses_{number}\",\"session_key\":\"bae_ses_{number}\",\
+         \"profile\":{{\"id\":\"pro_1\",\"name\":\"main\"}}}}"
+    )
+}
+
+/// For contenders that read from their own memory: a port where nobody answers.
+fn nothing() -> Result<(), Failure> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    println!("{}", listener.local_addr()?.port());
+    loop {
+        std::thread::park();
+    }
+}
+
 // ---- a stream of events -----------------------------------------------------------------------
 
 /// Plain threads and ready-made bytes, so that the server costs little while a consumer is measured.
 fn blast(chunk_per_event: bool) -> Result<(), Failure> {
-    let mut body = String::with_capacity(EVENTS * 360);
-    for i in 0..EVENTS {
+    let events = Scale::from_environment()?.events;
+    let mut body = String::with_capacity(events * 360);
+    for i in 0..events {
         events::line(i, &mut body);
     }
     let body = Arc::new(chunked(body.as_bytes(), chunk_per_event));
@@ -103,9 +128,11 @@ fn blast_connection(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
             buffer.extend_from_slice(&part[..n]);
         };
         let line = String::from_utf8_lossy(&buffer[..head]).into_owned();
-        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut words = line.split(' ');
+        let method = words.next().unwrap_or_default().to_owned();
+        let path = words.next().unwrap_or_default().to_owned();
         let request: Vec<u8> = buffer.drain(..head + length).skip(head).collect();
-        if let Some(answer) = small_answer(&path, &request) {
+        if let Some(answer) = small_answer(&method, &path, &request) {
             let kind =
                 if path.ends_with("/rpc") { "application/x-ndjson" } else { "application/json" };
             let head = format!(
@@ -119,7 +146,12 @@ fn blast_connection(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
         for piece in body.chunks(256 * 1024) {
             stream.write_all(piece)?;
         }
-        let last = events::terminal(&events::id_of(&request), "done");
+        let id = events::id_of(&request);
+        let last = if memchr::memmem::find(&request, b"session.subscribe").is_some() {
+            format!("{}{}", events::CLOSED, events::unsubscribed(&id))
+        } else {
+            events::terminal(&id, "done")
+        };
         stream.write_all(format!("{:x}\r\n{last}\r\n0\r\n\r\n", last.len()).as_bytes())?;
     }
 }
@@ -149,9 +181,9 @@ fn turns() -> Result<(), Failure> {
 async fn turn(
     request: Request<Incoming>,
 ) -> Result<Response<BoxBody<Bytes, Infallible>>, hyper::Error> {
-    let path = request.uri().path().to_owned();
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let body = request.into_body().collect().await?.to_bytes();
-    if let Some(answer) = small_answer(&path, &body) {
+    if let Some(answer) = small_answer(&method, &path, &body) {
         let kind = if path.ends_with("/rpc") { "application/x-ndjson" } else { "application/json" };
         let mut response = Response::new(Full::new(Bytes::from(answer)).boxed());
         response
@@ -161,7 +193,9 @@ async fn turn(
     }
     let id = events::id_of(&body);
     let last = if memchr::memmem::find(&body, b"\"tool_result\"").is_some() {
-        events::terminal(&id, "42")
+        // A tool that was not run, or whose result was lost, shows in the answer.
+        let right = memchr::memmem::find(&body, b"\"42\"").is_some();
+        events::terminal(&id, if right { "42" } else { "wrong result" })
     } else {
         events::paused(&id)
     };
