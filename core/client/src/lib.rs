@@ -22,7 +22,7 @@ pub mod tokio;
 #[cfg(feature = "shell")]
 pub mod tools;
 #[cfg(feature = "shell")]
-mod wire;
+pub mod wire;
 
 pub use broca_proto::session::ids::{Cursor, SessionId};
 pub use engine::DeltaKind;

@@ -1,4 +1,4 @@
-//! TLS for both shells: rustls with ring, the platform's trusted roots, and roots of the application's own.
+//! TLS for every shell in Rust: rustls with ring, the platform's trusted roots, and roots of the application's own.
 
 use broca_proto::{Error, ErrorKind};
 use rustls::pki_types::pem::PemObject;
@@ -73,23 +73,31 @@ impl Trust {
 
 /// Makes TLS connections; the trusted roots are read once, when the first one is needed.
 #[derive(Debug, Default)]
-pub(crate) struct Connector {
+pub struct Connector {
     trust: Trust,
     config: OnceLock<Result<Arc<ClientConfig>, Error>>,
 }
 
 impl Connector {
-    pub(crate) fn new(trust: Trust) -> Self {
+    /// A connector that trusts these; nothing is read yet.
+    #[must_use]
+    pub fn new(trust: Trust) -> Self {
         Self { trust, config: OnceLock::new() }
     }
 
     /// Reads the trusted roots now, so that a fault shows where it can be reported.
-    pub(crate) fn prepare(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `tls` when nothing is trusted, or a root cannot be used.
+    pub fn prepare(&self) -> Result<(), Error> {
         self.config().map(drop)
     }
 
     /// A new connection to the server of this name or address.
-    pub(crate) fn connect(&self, server_name: &str) -> Result<ClientConnection, Error> {
+    ///
+    /// # Errors
+    /// `tls` when nothing is trusted, or no certificate can carry the name.
+    pub fn connect(&self, server_name: &str) -> Result<ClientConnection, Error> {
         let fault = |what: String| Error::new(ErrorKind::Tls, what);
         let name = ServerName::try_from(server_name.to_owned())
             .map_err(|_| fault("the host is no name that a certificate can carry".to_owned()))?;

@@ -1,4 +1,4 @@
-//! One connection as both shells see it: what waits to be written, TLS if any, and the socket's
+//! One connection as every shell in Rust sees it: what waits to be written, TLS if any, and the socket's
 //! answers in the engine's words. It decides nothing.
 //!
 //! The socket is lent for each call, because a shell may reach it in different ways: with a task to
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, IoSlice, Write};
 
 /// A stream socket that never waits: what cannot be done now is [`io::ErrorKind::WouldBlock`].
-pub(crate) trait Socket {
+pub trait Socket {
     /// Reads into the spare room of `into`; 0 at the end of the stream.
     fn read(&mut self, into: &mut BytesMut) -> io::Result<usize>;
 
@@ -21,7 +21,7 @@ pub(crate) trait Socket {
 
 /// What one attempt to read has brought.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     /// Bytes for the engine.
     Data(Bytes),
     /// Something moved below the engine; try again.
@@ -34,7 +34,7 @@ pub(crate) enum Found {
 
 /// The state of one open connection.
 #[derive(Debug, Default)]
-pub(crate) struct Wire {
+pub struct Wire {
     tls: Option<Tls>,
     queue: VecDeque<Bytes>,
     /// Bytes that TLS has taken and the socket not yet.
@@ -54,38 +54,40 @@ const SLICES: usize = 64;
 
 impl Wire {
     /// A connection without TLS.
-    pub(crate) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Speaks TLS from here on. Nothing may be waiting to be written.
-    pub(crate) fn start_tls(&mut self, connection: ClientConnection) {
+    pub fn start_tls(&mut self, connection: ClientConnection) {
         self.tls = Some(Tls { connection: Box::new(connection), announced: false });
     }
 
     /// Whether the TLS handshake has been completed; true once.
-    pub(crate) fn take_secured(&mut self) -> bool {
+    pub fn take_secured(&mut self) -> bool {
         let Some(tls) = self.tls.as_mut().filter(|tls| !tls.announced) else { return false };
         tls.announced = !tls.connection.is_handshaking();
         tls.announced
     }
 
     /// Queues bytes behind all earlier ones.
-    pub(crate) fn push(&mut self, bytes: Bytes) {
+    pub fn push(&mut self, bytes: Bytes) {
         if self.write_failed.is_none() && !bytes.is_empty() {
             self.queue.push_back(bytes);
         }
     }
 
     /// Whether [`Wire::flush`] has something to do.
-    pub(crate) fn wants_write(&self) -> bool {
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
         let tls = || self.tls.as_ref().is_some_and(|tls| tls.connection.wants_write());
         self.write_failed.is_none() && (!self.queue.is_empty() || tls())
     }
 
     /// Writes what the socket takes, and says how many of the engine's bytes have left. An error ends only the
     /// writing: what the peer has said can still be read, and reading finds the end.
-    pub(crate) fn flush(&mut self, socket: &mut impl Socket) -> usize {
+    pub fn flush(&mut self, socket: &mut impl Socket) -> usize {
         if self.write_failed.is_some() {
             return 0;
         }
@@ -104,7 +106,7 @@ impl Wire {
     }
 
     /// Reads once.
-    pub(crate) fn read(&mut self, socket: &mut impl Socket, room: &mut ReadBuffer) -> Found {
+    pub fn read(&mut self, socket: &mut impl Socket, room: &mut ReadBuffer) -> Found {
         if let Some(why) = self.closed {
             return Found::Closed(why);
         }
@@ -124,7 +126,7 @@ impl Wire {
     }
 
     /// Says goodbye in TLS and writes what the socket takes at once. The rest is dropped with the socket.
-    pub(crate) fn finish(&mut self, socket: &mut impl Socket) {
+    pub fn finish(&mut self, socket: &mut impl Socket) {
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
         }
@@ -279,7 +281,7 @@ impl<S: Socket> Write for Outward<'_, S> {
 /// Where a shell reads to: one block for many reads, larger while reads fill it. Full blocks are used
 /// again once nothing of them is held any more, so that a long stream stays in warm memory.
 #[derive(Debug)]
-pub(crate) struct ReadBuffer {
+pub struct ReadBuffer {
     bytes: BytesMut,
     used: VecDeque<BytesMut>,
     block: usize,
@@ -293,7 +295,9 @@ impl ReadBuffer {
     /// Full blocks that are kept to be used again.
     const KEPT: usize = 3;
 
-    pub(crate) fn new() -> Self {
+    /// A buffer that holds no memory yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self { bytes: BytesMut::new(), used: VecDeque::new(), block: Self::SMALLEST }
     }
 
@@ -330,8 +334,14 @@ impl ReadBuffer {
     }
 }
 
+impl Default for ReadBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// What an error of the socket means.
-pub(crate) fn close_reason(error: &io::Error) -> CloseReason {
+pub fn close_reason(error: &io::Error) -> CloseReason {
     use io::ErrorKind as Kind;
     if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
         return tls_reason(tls);
