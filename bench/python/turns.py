@@ -123,9 +123,7 @@ class Turn:
         block = said["result"]["message"]["content"][0]
         if block["type"] == "tool_use":
             output = str(add(**block["input"]))
-            self.body = message(
-                [{"type": "tool_result", "tool_use_id": block["id"], "content": output}]
-            )
+            self.body = message([{"type": "tool_result", "tool_use_id": block["id"], "content": output}])
         else:
             self.answer = block["text"]
 

@@ -115,8 +115,7 @@ static HTTP_CLIENT_EVENTS: Contender =
     python("http.client+msgspec", "events.py", &["http-client"], &["msgspec"]);
 
 static ORJSON_LINES: Contender = python("orjson", "boundary.py", &["orjson"], &["orjson"]);
-static PYTHON_STEPS: Contender =
-    absent("broca, steps", "the native module has no entry yet that makes steps from memory");
+static PYTHON_STEPS: Contender = python("broca, steps", "boundary.py", &["broca"], &["broca"]);
 
 static PYTHON_TURNS: Contender = python("broca, async", "turns.py", &["broca-async"], &["broca"]);
 static AIOHTTP_TURNS: Contender = python("aiohttp", "turns.py", &["aiohttp"], &["aiohttp"]);
