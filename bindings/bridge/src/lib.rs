@@ -23,8 +23,8 @@ pub mod options;
 mod ring;
 mod step;
 
-pub use chat::ChatStream;
 pub use batch::{Batch, BatchFault, Record, Records};
+pub use chat::ChatStream;
 pub use handle::Handle;
 
 pub use broca::engine::{Accepted, Answer, CloseReason, Effect, Trace};

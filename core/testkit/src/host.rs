@@ -168,6 +168,16 @@ impl<S: Service, C: Subject> Host<S, C> {
         &mut self.service
     }
 
+    /// Takes the requests so far out of the host's memory.
+    pub fn take_requests(&mut self) -> Vec<Request> {
+        std::mem::take(&mut self.requests)
+    }
+
+    /// Carries out what follows from an input that somebody else gave.
+    pub fn wake(&mut self) {
+        self.carry_out();
+    }
+
     /// Bytes that came after the last whole request of their connection.
     #[must_use]
     pub fn stray_bytes(&self) -> usize {
