@@ -273,11 +273,12 @@ CHILD = """
     ],
     ids=["killed", "ended", "killed after a fork"],
 )
-def test_nothing_outlives_the_test_process(then: str, status: int) -> None:
+def test_nothing_outlives_the_test_process(then: str, status: int, tmp_path: pathlib.Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILD).format(then=then)],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": PYTHON},
+        # The folder of a service whose test was killed is left behind.
+        env={**os.environ, "PYTHONPATH": PYTHON, "TMPDIR": str(tmp_path)},
         text=True,
         start_new_session=True,
     )
