@@ -1,5 +1,76 @@
-"""Take part in agent sessions."""
+"""Take part in agent sessions: send messages, run tools, ask for approval, watch.
 
+`AsyncClient` is the client for asyncio. Steps, errors and tools are in `broca.steps`, `broca.errors` and `broca.tools`; the
+names that a program needs every day are here.
+"""
+
+from . import errors
+from ._core import SavedSession
+from ._options import ClientOptions
 from ._version import __version__
+from .aio import AsyncClient, AsyncSession, AsyncSubscription, AsyncTurn
+from .errors import BrocaError
+from .steps import (
+    Approval,
+    ApprovalWithdrawn,
+    Cursor,
+    DisplayReset,
+    Done,
+    Event,
+    Gap,
+    Notification,
+    Page,
+    ReasoningDelta,
+    Received,
+    Reply,
+    Sending,
+    Status,
+    Step,
+    TextDelta,
+    ToolCall,
+    ToolCancel,
+    ToolInputDelta,
+    ToolSettled,
+    Usage,
+    Warning,
+)
+from .tools import CancelToken, Content, Tool, ToolContext, tool
 
-__all__ = ["__version__"]
+__all__ = [
+    "Approval",
+    "ApprovalWithdrawn",
+    "AsyncClient",
+    "AsyncSession",
+    "AsyncSubscription",
+    "AsyncTurn",
+    "BrocaError",
+    "CancelToken",
+    "ClientOptions",
+    "Content",
+    "Cursor",
+    "DisplayReset",
+    "Done",
+    "Event",
+    "Gap",
+    "Notification",
+    "Page",
+    "ReasoningDelta",
+    "Received",
+    "Reply",
+    "SavedSession",
+    "Sending",
+    "Status",
+    "Step",
+    "TextDelta",
+    "Tool",
+    "ToolCall",
+    "ToolCancel",
+    "ToolContext",
+    "ToolInputDelta",
+    "ToolSettled",
+    "Usage",
+    "Warning",
+    "__version__",
+    "errors",
+    "tool",
+]

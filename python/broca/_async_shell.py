@@ -1,0 +1,725 @@
+"""The shell around an engine on an asyncio loop: sockets, names, TLS and the timer. It decides nothing.
+
+Everything here runs on the loop's thread, with three exceptions that say so: `Shell.answer`, `Shell.cancel` and
+`Shell.leave_soon` may come from any thread; they reach the engine directly and wake the loop once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import weakref
+from asyncio.events import _get_running_loop
+from typing import TYPE_CHECKING, Any, Callable
+
+from ._core import (
+    BUSY,
+    CLOSE,
+    CONNECT,
+    PAUSE_READ,
+    READ_BYTES,
+    READY,
+    RESOLVE,
+    RESUME_READ,
+    START_TLS,
+    STEP_BATCH,
+    TIMER,
+    WRITE,
+    Process,
+    StepReader,
+    close_reason,
+    error_of,
+    log,
+    logger,
+    new_engine,
+)
+from .errors import BrocaError, ClosedError
+from .steps import Failed, Finished
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+
+    from ._options import Options
+
+# One buffer for each loop: whatever is read is copied into the engine before the next read.
+_buffers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = weakref.WeakKeyDictionary()
+
+# Seconds that a TLS peer may take to say goodbye.
+_GOODBYE_S = 1.0
+
+
+def _read_buffer(loop: asyncio.AbstractEventLoop) -> bytearray:
+    buffer = _buffers.get(loop)
+    if buffer is None:
+        buffer = _buffers[loop] = bytearray(READ_BYTES)
+    return buffer
+
+
+class Shell:
+    """One session's engine, its connections, and who waits for its operations."""
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_carrying_out",
+        "_open",
+        "_connecting",
+        "_leave_timer",
+        "_leaving",
+        "_links",
+        "_operations",
+        "_options",
+        "_quiet",
+        "_tasks",
+        "_timer",
+        "_timer_at",
+        "_timer_ms",
+        "_view",
+        "_wake_pending",
+        "busy",
+        "engine",
+        "forks",
+        "loop",
+        "over",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: Options, *, hooks: bool) -> None:
+        self.loop = loop
+        self.engine = new_engine(options, hooks=hooks)
+        self.busy = False
+        self.over = False
+        self._options = options
+        self._buffer = _read_buffer(loop)
+        self._view = memoryview(self._buffer)
+        self._links: dict[int, _Link] = {}
+        self._open: set[_Link] = set()
+        self._connecting: dict[int, asyncio.Task[None] | None] = {}
+        self._operations: dict[int, Operation] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._timer_at: int | None = None
+        self._carrying_out = False
+        self._wake_pending = False
+        self._leaving = False
+        self._leave_timer: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.Future[None] | None = None
+        self.forks = Process.forks
+        Process.keep(self)
+
+    # Inputs of the application.
+
+    def check(self) -> None:
+        """Raises when the shell cannot be used: after a fork, or when it has ended."""
+        Process.check(self.forks)
+        if self.over:
+            raise ClosedError("the session's connections are closed here; join it again with a client")
+
+    def begin(
+        self,
+        command: str,
+        runs_itself: Callable[[str], bool],
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+    ) -> Operation:
+        """Begins an operation."""
+        self.check()
+        op = self.engine.command(command, self.now(), traceparent, tracestate)
+        operation = Operation(self, op, StepReader(self, runs_itself))
+        self._operations[op] = operation
+        self.settle()
+        return operation
+
+    async def run(self, command: str) -> tuple[list[Any], Finished]:
+        """Runs an operation that has no steps but events; gives them and its outcome."""
+        operation = self.begin(command, _nothing_runs)
+        events: list[Any] = []
+        try:
+            while await operation.more():
+                events.extend(operation.items)
+        except asyncio.CancelledError:
+            self.leave(operation)
+            raise
+        return events, operation.outcome()
+
+    def answer(
+        self,
+        call: int,
+        word: str,
+        value: str | None = None,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+    ) -> bool:
+        """Gives an answer, from any thread; false when it came too late."""
+        Process.check(self.forks)
+        if self.over:
+            return False
+        in_time = self.engine.answer(call, word, value, self.now(), traceparent, tracestate)
+        self.moved()
+        return in_time
+
+    def cancel(self, op: int) -> None:
+        """Asks for the end of an operation, from any thread."""
+        if not self.over and Process.forks == self.forks:
+            self.engine.cancel(op, self.now())
+            self.moved()
+
+    def moved(self) -> None:
+        """Carries out what an input has led to, on the loop."""
+        if _get_running_loop() is self.loop:
+            self.settle()
+        elif not self._wake_pending:
+            self._wake_pending = True
+            self._on_loop(self._woken)
+
+    def cancel_turns(self) -> None:
+        """Asks for the end of every turn."""
+        for operation in list(self._operations.values()):
+            if operation.is_turn:
+                self._input(self.engine.cancel, operation.op, self.now())
+
+    def forget(self, operation: Operation) -> None:
+        """The operation is over, and its steps were taken."""
+        self._operations.pop(operation.op, None)
+
+    def leave(self, operation: Operation) -> None:
+        """Nobody waits for the operation any more: it is cancelled, and its steps are thrown away."""
+        if operation.final is not None or self.over:
+            return
+        operation.left = True
+        operation.stop_running()
+        self._input(self.engine.cancel, operation.op, self.now())
+        operation.discard()
+
+    def leave_later(self, operation: Operation) -> None:
+        """As `leave`, from any thread and from a finaliser."""
+        if not self.over and Process.forks == self.forks:
+            self._on_loop(self.leave, operation)
+
+    # The end.
+
+    def leave_soon(self) -> None:
+        """Ends what is under way, then the shell itself; from any thread and from a finaliser."""
+        if not self.over and Process.forks == self.forks:
+            self._on_loop(self._start_leaving)
+
+    async def leave_all(self) -> None:
+        """Ends what is under way, waits until it is quiet (bounded), then closes every connection."""
+        self._start_leaving()
+        if not self.over:
+            if self._quiet is None:
+                self._quiet = self.loop.create_future()
+            try:
+                await asyncio.shield(self._quiet)
+            finally:
+                self.end()
+        if self._open:
+            gone = [link.gone() for link in self._open]
+            await asyncio.wait(gone, timeout=_GOODBYE_S)
+            for link in list(self._open):
+                link.close(abort=True)
+
+    def end(self) -> None:
+        """Closes every connection at once. Whoever still waits is told."""
+        if self.over:
+            return
+        self.over = True
+        self._set_timer(None)
+        if self._leave_timer is not None:
+            self._leave_timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        for link in list(self._links.values()):
+            link.close(abort=False)
+        self._links.clear()
+        self._connecting.clear()
+        operations = list(self._operations.values())
+        self._operations.clear()
+        for operation in operations:
+            operation.stop_running()
+            operation.wake()
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    def _start_leaving(self) -> None:
+        if self.over or self._leaving:
+            return
+        self._leaving = True
+        for operation in list(self._operations.values()):
+            self.leave(operation)
+        if self._may_end():
+            self.end()
+        else:
+            self._leave_timer = self.loop.call_later(self._options.cancel_wait_ms() / 1000, self.end)
+
+    def _may_end(self) -> bool:
+        return not self.busy and not self._operations
+
+    # Effects.
+
+    def now(self) -> int:
+        """Milliseconds of the loop's clock."""
+        return int(self.loop.time() * 1000)
+
+    def settle(self) -> None:
+        """Carries out every effect, in order."""
+        if self._carrying_out or self.over:
+            return
+        self._carrying_out = True
+        rare = False
+        try:
+            while (effects := self.engine.effects()) is not None:
+                for effect in effects:
+                    rare = self._perform(effect) or rare
+            if rare:
+                log(self.engine)
+        except BrocaError as fault:
+            self._broken(fault)
+        finally:
+            self._carrying_out = False
+        if self._leaving and not self.over and self._may_end():
+            self.end()
+
+    def _perform(self, effect: tuple[Any, ...]) -> bool:
+        """Carries one effect out; true for those beside which something may have been logged."""
+        kind = effect[0]
+        if kind == WRITE:
+            link = self._links.get(effect[1])
+            if link is not None:
+                link.write(effect[2])
+        elif kind == READY:
+            operation = self._operations.get(effect[1])
+            if operation is not None:
+                operation.ready()
+        elif kind == TIMER:
+            self._set_timer(effect[1])
+        elif kind == PAUSE_READ or kind == RESUME_READ:
+            link = self._links.get(effect[1])
+            if link is not None:
+                link.pause(kind == PAUSE_READ)
+        else:
+            self._perform_rare(kind, effect)
+            return True
+        return False
+
+    def _perform_rare(self, kind: int, effect: tuple[Any, ...]) -> None:
+        if kind == BUSY:
+            self.busy = bool(effect[1])
+        elif kind == CONNECT:
+            _, conn, address, port, server_name = effect
+            self._connecting[conn] = None
+            task = self._task(self._connect(conn, address, port, server_name))
+            if conn in self._connecting:
+                self._connecting[conn] = task
+        elif kind == RESOLVE:
+            self._task(self._resolve(effect[1], effect[2]))
+        elif kind == START_TLS:
+            self._task(self._start_tls(effect[1], effect[2]))
+        elif kind == CLOSE:
+            connecting = self._connecting.pop(effect[1], None)
+            if connecting is not None:
+                connecting.cancel()
+            link = self._links.pop(effect[1], None)
+            if link is not None:
+                link.close(abort=bool(effect[2]))
+
+    def _set_timer(self, at: int | None) -> None:
+        # An alarm that goes off too early finds that out by itself; only an earlier one needs a new alarm.
+        self._timer_at = at
+        if self._timer is not None and (at is None or at < self._timer_ms):
+            self._timer.cancel()
+            self._timer = None
+        if at is not None and self._timer is None:
+            self._timer_ms = at
+            self._timer = self.loop.call_at(at / 1000, self._alarm)
+
+    def _alarm(self) -> None:
+        self._timer = None
+        if self.over or self._timer_at is None:
+            return
+        now = self.now()
+        if self._timer_at <= now:
+            self._input(self.engine.timeout, now)
+        at = self._timer_at
+        if at is not None and self._timer is None and not self.over:
+            # One that was served just now and is still due comes again with the next millisecond.
+            self._set_timer(max(at, now + 1))
+
+    def _input(self, give: Callable[..., None], *words: Any) -> None:
+        """Gives the engine an input from the network or the clock, and carries out what follows."""
+        try:
+            give(*words)
+        except BrocaError as fault:
+            self._broken(fault)
+        else:
+            self.settle()
+
+    def _broken(self, fault: BrocaError) -> None:
+        """The engine is unusable. Whoever waits finds the same fault when it asks for steps."""
+        logger.error("a session ends: %s", fault.message)
+        self.end()
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _resolve(self, req: int, host: str) -> None:
+        addresses: list[str] | None = None
+        why = None
+        try:
+            found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        except (OSError, UnicodeError) as fault:
+            why = str(fault)
+        if not self.over:
+            self._input(self.engine.resolved, req, addresses, why, self.now())
+
+    async def _connect(self, conn: int, address: str, port: int, server_name: str | None) -> None:
+        try:
+            how: dict[str, Any] = {}
+            if server_name is not None:
+                how = self._tls(server_name)
+            await self.loop.create_connection(lambda: _Link(self, conn), address, port, **how)
+        except (OSError, BrocaError) as fault:
+            if conn in self._connecting and not self.over:
+                del self._connecting[conn]
+                self._lost(conn, fault)
+
+    async def _start_tls(self, conn: int, server_name: str) -> None:
+        link = self._links.get(conn)
+        if link is None or link.transport is None:
+            return
+        try:
+            how = self._tls(server_name)
+            transport = await self.loop.start_tls(link.transport, link, how.pop("ssl"), **how)
+            if transport is None:
+                raise ConnectionResetError
+        except (OSError, BrocaError) as fault:
+            if self._links.pop(conn, None) is not None:
+                link.close(abort=True)
+                self._lost(conn, fault)
+            return
+        link.secured(transport)
+        if self._links.get(conn) is link:
+            self._input(self.engine.tls_started, conn, self.now())
+        else:
+            transport.abort()
+
+    def _tls(self, server_name: str) -> dict[str, Any]:
+        how: dict[str, Any] = {"ssl": self._options.ssl_context(), "server_hostname": server_name}
+        if sys.version_info >= (3, 11):
+            # A peer that does not say goodbye must not keep the socket.
+            how["ssl_shutdown_timeout"] = _GOODBYE_S
+        return how
+
+    def _lost(self, conn: int, fault: Exception) -> None:
+        if isinstance(fault, BrocaError):
+            logger.warning("%s", fault.message)
+            why = "tls_other"
+        else:
+            why = close_reason(fault)
+        self._input(self.engine.closed, conn, why, self.now())
+
+    def connected(self, link: _Link) -> None:
+        """A connection is open, its handshake done."""
+        self._open.add(link)
+        if link.conn not in self._connecting or self.over:
+            link.close(abort=True)
+            return
+        del self._connecting[link.conn]
+        self._links[link.conn] = link
+        self._input(self.engine.connected, link.conn, self.now())
+
+    def lost(self, link: _Link, why: str) -> None:
+        """A connection is gone. The engine is told once, and not when it closed the connection itself."""
+        if self._links.get(link.conn) is link and not self.over:
+            del self._links[link.conn]
+            self._input(self.engine.closed, link.conn, why, self.now())
+
+    def written(self, conn: int, size: int) -> None:
+        """The buffer below has room again."""
+        if not self.over:
+            self._input(self.engine.written, conn, size, self.now())
+
+    # Wakes.
+
+    def _woken(self) -> None:
+        self._wake_pending = False
+        self.settle()
+
+    def _on_loop(self, call: Callable[..., None], *words: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(call, *words)
+        except RuntimeError:
+            # The loop is closed, and with it every socket: there is nothing left to end.
+            self.over = True
+
+
+class _Link(asyncio.BufferedProtocol):
+    """One connection."""
+
+    __slots__ = ("_buffer", "_engine", "_gone", "_shell", "_tls", "_unsaid", "_view", "_waits", "conn", "transport")
+
+    def __init__(self, shell: Shell, conn: int) -> None:
+        self._shell = shell
+        self._engine = shell.engine
+        self._buffer = shell._buffer
+        self._view = shell._view
+        self._gone: asyncio.Future[None] | None = None
+        self.conn = conn
+        self.transport: asyncio.Transport | None = None
+        self._tls = False
+        # Bytes that were written while the buffer below was full.
+        self._unsaid = 0
+        self._waits = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+        self._tls = transport.get_extra_info("ssl_object") is not None
+        _no_delay(transport)
+        self._shell.connected(self)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """TLS was started inside a tunnel."""
+        self.transport = transport
+        self._tls = True
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        shell = self._shell
+        if shell.over or self.conn not in shell._links:
+            return
+        shell._input(self._engine.data, self.conn, self._buffer, nbytes, shell.now())
+
+    def eof_received(self) -> None:
+        self._shell.lost(self, "unclean_eof" if self._tls and _tells_raw_eof(self.transport) else "eof")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        shell = self._shell
+        shell._open.discard(self)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        if shell._links.get(self.conn) is not self:
+            return
+        if exc is not None and not self._tls:
+            self._read_what_is_left()
+        tls = self._tls and not _tells_raw_eof(self.transport)
+        shell.lost(self, close_reason(exc, tls=tls))
+
+    def pause_writing(self) -> None:
+        self._waits = True
+
+    def resume_writing(self) -> None:
+        self._waits = False
+        size, self._unsaid = self._unsaid, 0
+        if size and self._shell._links.get(self.conn) is self:
+            self._shell.written(self.conn, size)
+
+    def write(self, data: bytes) -> None:
+        """Writes, and says so as soon as the buffer below has room. Called while effects are carried out."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.transport.write(data)
+        if self._waits:
+            self._unsaid += len(data)
+        else:
+            self._engine.written(self.conn, len(data), self._shell.now())
+
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the socket is closed."""
+        if self._gone is None:
+            self._gone = self._shell.loop.create_future()
+        return self._gone
+
+    def pause(self, paused: bool) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def close(self, *, abort: bool) -> None:
+        if self.transport is None:
+            return
+        if abort:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _read_what_is_left(self) -> None:
+        """A failed write ends asyncio's transport, although the peer's last words (a refusal, say) may wait in the
+        socket. They are read here, while the socket is still open."""
+        # Other loops may have closed the descriptor already; its number could be somebody else's.
+        if not type(self.transport).__module__.startswith("asyncio.") or not hasattr(os, "readv"):
+            return
+        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
+        descriptor = -1 if sock is None else sock.fileno()
+        shell = self._shell
+        try:
+            while descriptor >= 0 and (size := os.readv(descriptor, [self._buffer])) > 0:
+                self._engine.data(self.conn, self._buffer, size, shell.now())
+        except OSError:
+            # Nothing more, or the reset itself: how the connection ended is known already.
+            pass
+
+
+class Operation:
+    """One operation of the engine, with the steps that were taken and not yet handed out."""
+
+    __slots__ = ("_reader", "_waiters", "final", "is_turn", "items", "left", "op", "running", "seen", "shell")
+
+    def __init__(self, shell: Shell, op: int, reader: StepReader) -> None:
+        self.shell = shell
+        self.op = op
+        self.items: Iterator[Any] = iter(())
+        self.final: Finished | Failed | None = None
+        self.left = False
+        self.is_turn = False
+        self.running: dict[int, Running] = {}
+        # Shown each record that is no event as soon as it comes, before those in front of it have been handed out.
+        self.seen: Callable[[Operation, tuple[Any, ...]], bool] | None = None
+        self._reader = reader
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def more(self) -> bool:
+        """Waits until ``items`` has something; false when the operation is over. Cancelled, nothing is lost."""
+        while not self.pull():
+            if self.final is not None:
+                return False
+            if self.shell.over:
+                # A broken engine says why.
+                self.shell.engine.steps(self.op, 1)
+                self.shell.check()
+            waiter = self.shell.loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return True
+
+    def pull(self) -> bool:
+        """Takes steps from the engine if there are any; false when ``items`` stays empty."""
+        if self.final is not None or self.shell.over:
+            return False
+        try:
+            items, over = self.shell.engine.steps(self.op, STEP_BATCH)
+        except BrocaError as fault:
+            self.shell._broken(fault)
+            raise
+        if items:
+            self._read(items)
+            if over:
+                self._finish(items)
+            self.items = iter(items)
+            self.wake()
+        self.shell.settle()
+        return bool(items)
+
+    def ready(self) -> None:
+        """The engine has steps."""
+        if self.left:
+            self.shell.loop.call_soon(self.discard)
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wakes whoever waits."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def discard(self) -> None:
+        """Throws away what waits, to the end if it has come."""
+        while self.pull():
+            pass
+        self.items = iter(())
+
+    def start(self, call: int, running: Running) -> None:
+        """Something runs for this call."""
+        self.running[call] = running
+
+    def ended(self, call: int, running: Running) -> None:
+        """It no longer does; any thread may say so."""
+        if self.running.get(call) is running:
+            self.running.pop(call, None)
+
+    def outcome(self) -> Finished:
+        """How the operation ended; raises what it failed with."""
+        final = self.final
+        if isinstance(final, Failed):
+            raise error_of(final)
+        assert final is not None
+        return final
+
+    def stop_running(self) -> None:
+        """Tells everything that runs for it to stop."""
+        for running in list(self.running.values()):
+            running.stop()
+
+    def _read(self, items: list[Any]) -> None:
+        """Makes steps of the records, in place."""
+        unknown = False
+        for i, item in enumerate(items):
+            if item.__class__ is tuple:
+                if self.seen is not None and not self.left and self.seen(self, item):
+                    items[i] = None
+                else:
+                    items[i] = self._reader.read(item)
+                unknown = unknown or items[i] is None
+        if unknown:
+            items[:] = [item for item in items if item is not None]
+
+    def _finish(self, items: list[Any]) -> None:
+        self.final = items.pop()
+        self.shell.forget(self)
+        # Whoever still runs was told to stop long ago, or its time was over.
+        self.stop_running()
+        self.running.clear()
+
+
+class Running:
+    """Something that runs for a turn: a tool, a hook."""
+
+    __slots__ = ("_stop", "task")
+
+    def __init__(self, stop: Callable[[], None] | None = None) -> None:
+        self._stop = stop
+        self.task: asyncio.Task[Any] | None = None
+
+    def stop(self) -> None:
+        """Tells it that its answer no longer counts."""
+        if self._stop is not None:
+            self._stop()
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+
+def _nothing_runs(_: str) -> bool:
+    return False
+
+
+def _no_delay(transport: asyncio.BaseTransport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            # The peer is gone already; reading will say so.
+            pass
+
+
+def _tells_raw_eof(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether this TLS transport calls ``eof_received`` for the end of the socket instead of for TLS's goodbye:
+    asyncio did before Python 3.11."""
+    return sys.version_info < (3, 11) and type(transport).__module__.startswith("asyncio.")
