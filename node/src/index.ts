@@ -1,0 +1,112 @@
+/**
+ * Take part in agent sessions.
+ *
+ * ```ts
+ * import { Client, tool } from "@broca/sdk";
+ *
+ * const readFile = tool({
+ *   name: "read_file",
+ *   description: "Return the text of a file.",
+ *   input: { type: "object", properties: { path: { type: "string" } }, required: ["path"] },
+ *   run: ({ path }, { signal }) => fs.promises.readFile(path, { encoding: "utf8", signal }),
+ * });
+ *
+ * const client = new Client("http://127.0.0.1:8080", { key });
+ * const session = await client.open({ tools: [readFile] });
+ * for await (const step of session.send("What does read_file say about main.py?")) {
+ *   if (step.kind === "text_delta") process.stdout.write(step.delta);
+ *   if (step.kind === "approval") step.allow();
+ * }
+ * const reply = await session.ask("And in one line?"); // the loop, driven for you
+ * ```
+ *
+ * @packageDocumentation
+ */
+
+export { Client, Session, type Meta, type RequestOptions, type SessionOptions } from "./session";
+export type { ClientOptions } from "./options";
+export type { LogRecord } from "./shell";
+export { Turn, type Handlers, type SendOptions } from "./turn";
+export { History, Subscription, type HistoryOptions, type Page, type SubscribeOptions } from "./reading";
+export {
+  tool,
+  type ArgumentsOf,
+  type FromSchema,
+  type JsonSchema,
+  type NarrowRule,
+  type StandardResult,
+  type StandardSchema,
+  type Tool,
+  type ToolContext,
+  type ToolOptions,
+} from "./tools";
+export {
+  Approval,
+  ApprovalWithdrawn,
+  Content,
+  DisplayReset,
+  Done,
+  Event,
+  Gap,
+  Notification,
+  ReasoningDelta,
+  Received,
+  Reply,
+  Sending,
+  Status,
+  TextDelta,
+  ToolCall,
+  ToolCancel,
+  ToolInputDelta,
+  ToolSettled,
+  Warning,
+  content,
+  type ContentBlock,
+  type Decision,
+  type Message,
+  type Step,
+  type ToolOutcome,
+  type Trace,
+  type Usage,
+} from "./steps";
+export {
+  ApiError,
+  ApprovalDeniedError,
+  BrocaError,
+  CancelledError,
+  ClosedError,
+  ConnectError,
+  DriverNotRegisteredError,
+  ForkedError,
+  HandshakeError,
+  HookError,
+  InternalError,
+  InvalidArgumentError,
+  InvalidParamsError,
+  IoError,
+  LaggedError,
+  LimitError,
+  LineTooLongError,
+  LoopLimitError,
+  MalformedError,
+  NotBrocaError,
+  PanicError,
+  ProtocolError,
+  ProvidersFailedError,
+  RpcError,
+  SessionClosedError,
+  StreamEndedEarlyError,
+  TimeoutError,
+  TlsError,
+  ToolError,
+  ToolNotAllowedError,
+  ToolTimeoutError,
+  TransportError,
+  TurnInProgressError,
+  UnauthorizedError,
+  UnknownToolError,
+  UnsupportedVersionError,
+  UsageError,
+  VersionMismatchError,
+  type Retry,
+} from "./errors";

@@ -1,0 +1,209 @@
+/** Clients and sessions. */
+
+import { inspect } from "node:util";
+import { ask, unexpected } from "./asking";
+import { setupOf, withHooks, type ClientOptions } from "./options";
+import { History, Subscription, type HistoryOptions, type SubscribeOptions } from "./reading";
+import { Shell, type Setup } from "./shell";
+import type { Message, Reply } from "./steps";
+import { ToolSet, type Tool } from "./tools";
+import { Turn, TurnCore, type Handlers, type SendOptions, type TurnSetup } from "./turn";
+
+/** What a session is opened with. */
+export interface SessionOptions extends Handlers {
+  /** Tools of this program. */
+  tools?: readonly Tool[];
+  /** Gives up opening. */
+  signal?: AbortSignal | undefined;
+}
+
+/** Gives up a request. */
+export interface RequestOptions {
+  signal?: AbortSignal | undefined;
+}
+
+/** What a service is and can do. */
+export interface Meta {
+  version: string;
+  apiVersions: string[];
+  /** Features beyond the plain contract. */
+  features: string[];
+  /** Limits, such as `turnTimeoutMs`; undefined on a plain service. */
+  limits: Record<string, number> | undefined;
+}
+
+/** A service and a key: where sessions come from. It holds no connection of its own. */
+export class Client {
+  readonly #setup: Setup;
+
+  /**
+   * A client of the service at `url`: `http://host:port` or `https://…`, with a path prefix if it has one.
+   *
+   * Throws InvalidArgumentError for a URL or a value that cannot be used.
+   */
+  constructor(url: string, options: ClientOptions) {
+    this.#setup = setupOf(url, options);
+    new Shell(this.#setup); // what is wrong with the options shows here, not at the first session
+  }
+
+  /** Opens a session. */
+  open(options: SessionOptions = {}): Promise<Session> {
+    return this.#start({ open: null }, options);
+  }
+
+  /** Joins a session as a driver. */
+  join(sessionId: string, options: SessionOptions = {}): Promise<Session> {
+    return this.#start({ join: sessionId }, options);
+  }
+
+  /** Joins a session to watch it, without registering. */
+  observe(sessionId: string, options: RequestOptions = {}): Promise<Session> {
+    return this.#start({ observe: sessionId }, options);
+  }
+
+  /** What the service is and can do. */
+  async meta(options: RequestOptions = {}): Promise<Meta> {
+    const shell = new Shell(this.#setup);
+    try {
+      return await meta(shell, options);
+    } finally {
+      shell.retire();
+    }
+  }
+
+  async #start(way: { open: null } | { join: string } | { observe: string }, options: SessionOptions): Promise<Session> {
+    const { signal, onApproval, onSending, onReceived } = options;
+    const tools = new ToolSet(options.tools ?? []);
+    const hooked = onSending !== undefined || onReceived !== undefined;
+    const shell = new Shell(hooked ? withHooks(this.#setup) : this.#setup);
+    const command =
+      "open" in way
+        ? { open: { tools: tools.declared } }
+        : "join" in way
+          ? { join: { session_id: way.join, tools: tools.declared } }
+          : { observe: { session_id: way.observe } };
+    try {
+      const { value } = await ask(shell, command, signal);
+      return new Session(shell, value as Opened, tools, { onApproval, onSending, onReceived });
+    } catch (error) {
+      shell.retire();
+      throw error;
+    }
+  }
+}
+
+interface Opened {
+  session_id: string;
+  profile: unknown;
+  features: string[];
+  meta: object;
+}
+
+/** A session. */
+export class Session {
+  readonly #shell: Shell;
+  readonly #setup: TurnSetup;
+  /** The session's id. */
+  readonly id: string;
+  /** The profile as the service shows it. */
+  readonly profile: any;
+  /** The features in force. */
+  readonly features: readonly string[];
+  /** What the service is and can do. */
+  readonly meta: Meta;
+
+  /** @internal */
+  constructor(shell: Shell, opened: Opened, tools: ToolSet, handlers: Handlers) {
+    this.#shell = shell;
+    this.#setup = { tools, handlers, turns: new Set() };
+    this.id = opened.session_id;
+    this.profile = opened.profile;
+    this.features = opened.features;
+    this.meta = metaOf(opened.meta);
+  }
+
+  /**
+   * Starts a turn. Turns of one session run one after the other. What is wrong with the call itself is thrown by the
+   * turn's first step.
+   */
+  send(message: string | Message, options: SendOptions = {}): Turn {
+    return new Turn(this.#begin(message, options));
+  }
+
+  /** Sends a message and drives the turn to its reply; see {@link Turn.reply}. */
+  ask(message: string | Message, options: SendOptions = {}): Promise<Reply> {
+    return this.#begin(message, options).reply();
+  }
+
+  /** Watches the session. */
+  subscribe(options: SubscribeOptions = {}): Subscription {
+    return new Subscription(this.#shell, options);
+  }
+
+  /** The session's log: `await` gives one page, `for await` every event from there to the end. */
+  history(options: HistoryOptions = {}): History {
+    return new History(this.#shell, options);
+  }
+
+  /** The client keys that drive the session. */
+  async participants({ signal }: RequestOptions = {}): Promise<string[]> {
+    const { value } = await ask(this.#shell, { participants: {} }, signal);
+    if (!Array.isArray(value?.drivers)) throw unexpected("asking for the participants");
+    return value.drivers as string[];
+  }
+
+  /** Replaces this client's tools, from the next turn on. The old tools stay when it fails. */
+  async updateTools(tools: readonly Tool[], { signal }: RequestOptions = {}): Promise<void> {
+    const next = new ToolSet(tools);
+    await ask(this.#shell, { update_tools: { tools: next.declared } }, signal);
+    this.#setup.tools = next;
+  }
+
+  /** Asks every turn of this session to end; each ends with a CancelledError. {@link Turn.cancel} also waits. */
+  cancel(): void {
+    for (const turn of this.#setup.turns) turn.cancel();
+  }
+
+  /** Closes the session for everybody. One that is closed already is no error. */
+  async close({ signal }: RequestOptions = {}): Promise<void> {
+    await ask(this.#shell, { close: {} }, signal);
+    this.#shell.retire();
+  }
+
+  /**
+   * Leaves the session without closing it: cancels this program's turns, waits until they are quiet, and lets go of the
+   * connections as soon as nothing else is under way. `await using` does this.
+   */
+  async leave(): Promise<void> {
+    await Promise.all([...this.#setup.turns].map((turn) => turn.leave()));
+    this.#shell.retire();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.leave();
+  }
+
+  [inspect.custom](): string {
+    return `Session(${this.id})`;
+  }
+
+  #begin(message: string | Message, options: SendOptions): TurnCore {
+    return new TurnCore(this.#shell, { ...this.#setup, turns: this.#setup.turns }, message, options);
+  }
+}
+
+async function meta(shell: Shell, { signal }: RequestOptions): Promise<Meta> {
+  return metaOf((await ask(shell, { meta: {} }, signal)).value as object);
+}
+
+function metaOf(words: object): Meta {
+  const { version, api_versions, features, limits } = words as {
+    version: string;
+    api_versions: string[];
+    features: string[];
+    limits?: Record<string, number>;
+  };
+  const camel = (name: string): string => name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
+  const named = limits && Object.fromEntries(Object.entries(limits).map(([name, value]) => [camel(name), value]));
+  return { version, apiVersions: api_versions, features, limits: named };
+}

@@ -1,0 +1,215 @@
+/** Sockets: what Node reports about one, in the engine's words. It decides nothing. */
+
+import net from "node:net";
+import tls from "node:tls";
+
+/** What a connection is told; numbers are those of the engine. @internal */
+export interface Ears {
+  connected(conn: number): void;
+  tlsStarted(conn: number): void;
+  data(conn: number, buffer: Uint8Array, size: number): void;
+  written(conn: number, size: number): void;
+  /** Once at most, and never after close(). */
+  closed(conn: number, why: CloseReason): void;
+}
+
+/** Why a connection is gone. @internal */
+export type CloseReason =
+  | "eof"
+  | "unclean_eof"
+  | "reset"
+  | "timed_out"
+  | "refused"
+  | "unreachable"
+  | "tls_cert"
+  | "tls_host"
+  | "tls_other"
+  | "local";
+
+/** Every read of every socket goes here; whoever hears of it copies at once. */
+const ROOM = Buffer.allocUnsafeSlow(64 * 1024);
+
+/** Unsent bytes of a closed connection have so long to leave, in milliseconds. */
+const LINGER_MS = 1_000;
+
+/** One connection. @internal */
+export class Connection {
+  readonly #conn: number;
+  readonly #ears: Ears;
+  readonly #tls: tls.ConnectionOptions;
+  #socket: net.Socket;
+  /** Bytes that the socket holds above its mark, to be reported when it has drained. */
+  #held = 0;
+  #paused = false;
+  #handshaking = false;
+  #secured = false;
+  #writeFailed: CloseReason | undefined;
+  #over = false;
+
+  constructor(conn: number, address: string, port: number, serverName: string | undefined, tlsOptions: tls.ConnectionOptions, ears: Ears) {
+    this.#conn = conn;
+    this.#ears = ears;
+    this.#tls = tlsOptions;
+    const socket = new net.Socket({ onread: this.#reading() } as object as net.SocketConstructorOpts);
+    this.#socket = socket;
+    this.#listen(socket);
+    socket.unref(); // whether the process may end is the shell's to say
+    socket.setNoDelay(true);
+    socket.once("connect", () => {
+      if (this.#over) return;
+      if (serverName === undefined) this.#ears.connected(this.#conn);
+      else this.#secure(serverName, () => this.#ears.connected(this.#conn));
+    });
+    socket.connect({ host: address, port, autoSelectFamily: false });
+  }
+
+  startTls(serverName: string): void {
+    this.#secure(serverName, () => this.#ears.tlsStarted(this.#conn));
+  }
+
+  write(bytes: Uint8Array): void {
+    if (this.#over || this.#writeFailed !== undefined) return;
+    const more = this.#socket.write(bytes);
+    if (more && this.#held === 0) this.#ears.written(this.#conn, bytes.length);
+    else this.#held += bytes.length;
+  }
+
+  pause(paused: boolean): void {
+    this.#paused = paused;
+    if (paused) this.#socket.pause();
+    else this.#socket.resume();
+  }
+
+  /** Closes; nothing is reported any more. */
+  close(abort: boolean): void {
+    if (this.#over) return;
+    this.#over = true;
+    const socket = this.#socket;
+    if (abort || socket.connecting || this.#handshaking || (socket.writableLength === 0 && !this.#secured)) {
+      socket.destroy();
+      return;
+    }
+    socket.destroySoon();
+    const late = setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    socket.once("close", () => clearTimeout(late));
+  }
+
+  #reading(): object {
+    return {
+      buffer: ROOM,
+      callback: (size: number, buffer: Uint8Array): boolean => {
+        if (!this.#over) this.#ears.data(this.#conn, buffer, size);
+        return true;
+      },
+    };
+  }
+
+  #listen(socket: net.Socket): void {
+    const destroy = socket.destroy;
+    socket.destroy = (error?: Error): net.Socket => {
+      if (this.#over || (error as NodeJS.ErrnoException | undefined)?.syscall !== "write") return destroy.call(socket, error) as net.Socket;
+      // A failed write ends nothing: what the peer said before may still be there to be read.
+      this.#writeFailed ??= reasonOf(error as NodeJS.ErrnoException);
+      return socket;
+    };
+    socket.on("error", (error: NodeJS.ErrnoException) => {
+      this.#end(this.#handshaking && socket === this.#socket ? tlsReasonOf(error) : reasonOf(error));
+    });
+    socket.on("end", () => {
+      // Whether close_notify came before the end is not told here: with TLS the end is taken for an unclean one.
+      if (socket === this.#socket) this.#end(this.#writeFailed ?? (this.#handshaking ? "tls_other" : this.#secured ? "unclean_eof" : "eof"));
+    });
+    socket.on("close", () => {
+      if (socket === this.#socket) this.#end(this.#writeFailed ?? (this.#handshaking ? "tls_other" : "reset"));
+    });
+    socket.on("drain", () => {
+      const held = this.#held;
+      this.#held = 0;
+      if (!this.#over && held > 0) this.#ears.written(this.#conn, held);
+    });
+  }
+
+  /** Wraps the open socket in TLS. */
+  #secure(serverName: string, agreed: () => void): void {
+    const raw = this.#socket;
+    this.#handshaking = true;
+    const isAddress = net.isIP(serverName) !== 0;
+    let secure: tls.TLSSocket;
+    try {
+      secure = tls.connect({
+        ...this.#tls,
+        socket: raw,
+        // An address has no server name in TLS; the certificate is checked against it all the same.
+        ...(isAddress ? { host: serverName } : { host: serverName, servername: serverName }),
+        ALPNProtocols: ["http/1.1"],
+        onread: this.#reading(),
+      } as object as tls.ConnectionOptions);
+    } catch {
+      // Options that TLS cannot use, such as a text that is no certificate. Reported from the loop: this is inside of an effect.
+      setImmediate(() => this.#end("local"));
+      return;
+    }
+    this.#socket = secure;
+    this.#listen(secure);
+    secure.unref();
+    secure.once("secureConnect", () => {
+      if (this.#over) return;
+      this.#handshaking = false;
+      this.#secured = true;
+      agreed();
+    });
+    if (this.#paused) secure.pause();
+  }
+
+  #end(why: CloseReason): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#socket.destroy();
+    this.#ears.closed(this.#conn, why);
+  }
+}
+
+/** What a socket's error means. @internal */
+export function reasonOf(error: NodeJS.ErrnoException): CloseReason {
+  switch (error.code) {
+    case "ECONNREFUSED":
+      return "refused";
+    case "ECONNRESET":
+    case "ECONNABORTED":
+    case "EPIPE":
+    case "ENOTCONN":
+      return "reset";
+    case "ETIMEDOUT":
+      return "timed_out";
+    case "EHOSTUNREACH":
+    case "ENETUNREACH":
+    case "ENETDOWN":
+    case "EADDRNOTAVAIL":
+    case "EAFNOSUPPORT":
+      return "unreachable";
+    default:
+      return isOfTls(error.code) ? tlsReasonOf(error) : "local";
+  }
+}
+
+/** What an error means that came while TLS was being agreed. @internal */
+export function tlsReasonOf(error: NodeJS.ErrnoException): CloseReason {
+  const code = error.code ?? "";
+  if (code === "ERR_TLS_CERT_ALTNAME_INVALID") return "tls_host";
+  if (CERTIFICATE_FAULTS.has(code)) return "tls_cert";
+  return "tls_other";
+}
+
+function isOfTls(code: string | undefined): boolean {
+  return code !== undefined && (code === "EPROTO" || /^ERR_(SSL|TLS)_/.test(code) || CERTIFICATE_FAULTS.has(code));
+}
+
+/** OpenSSL's words for a certificate that is not trusted, as Node gives them. */
+const CERTIFICATE_FAULTS = new Set([
+  "UNABLE_TO_GET_ISSUER_CERT", "UNABLE_TO_GET_CRL", "UNABLE_TO_DECRYPT_CERT_SIGNATURE", "UNABLE_TO_DECRYPT_CRL_SIGNATURE",
+  "UNABLE_TO_DECODE_ISSUER_PUBLIC_KEY", "CERT_SIGNATURE_FAILURE", "CRL_SIGNATURE_FAILURE", "CERT_NOT_YET_VALID",
+  "CERT_HAS_EXPIRED", "CRL_NOT_YET_VALID", "CRL_HAS_EXPIRED", "ERROR_IN_CERT_NOT_BEFORE_FIELD", "ERROR_IN_CERT_NOT_AFTER_FIELD",
+  "DEPTH_ZERO_SELF_SIGNED_CERT", "SELF_SIGNED_CERT_IN_CHAIN", "UNABLE_TO_GET_ISSUER_CERT_LOCALLY",
+  "UNABLE_TO_VERIFY_LEAF_SIGNATURE", "CERT_CHAIN_TOO_LONG", "CERT_REVOKED", "INVALID_CA", "PATH_LENGTH_EXCEEDED",
+  "INVALID_PURPOSE", "CERT_UNTRUSTED", "CERT_REJECTED",
+]);

@@ -1,0 +1,262 @@
+/**
+ * Tools: what the model is told about a function of this program, and what runs when it is called.
+ *
+ * Whatever happens, a call gets exactly one answer: what the function returns, or the text of what it threw.
+ */
+
+import { BrocaError, InvalidArgumentError } from "./errors";
+import { completion, type Answers } from "./steps";
+
+/** A JSON Schema of an object. */
+export interface JsonSchema {
+  readonly type?: unknown;
+  readonly properties?: { readonly [name: string]: unknown };
+  readonly required?: readonly string[];
+  readonly [keyword: string]: unknown;
+}
+
+/** What a Standard Schema validator (zod, valibot, arktype …) looks like: https://standardschema.dev */
+export interface StandardSchema<Input = unknown, Output = Input> {
+  readonly "~standard": {
+    readonly version: 1;
+    readonly vendor: string;
+    readonly validate: (value: unknown, ...more: any[]) => StandardResult<Output> | Promise<StandardResult<Output>>;
+    readonly types?: { readonly input: Input; readonly output: Output } | undefined;
+    /** Newer validators also write their JSON Schema. */
+    readonly jsonSchema?: { readonly input: (options: any) => Record<string, unknown> } | undefined;
+  };
+}
+
+/** What a validation comes to. */
+export type StandardResult<Output> =
+  | { readonly value: Output; readonly issues?: undefined }
+  | { readonly issues: readonly { readonly message: string; readonly path?: readonly unknown[] | undefined }[] };
+
+/** The type that a literal JSON Schema describes; `any` for keywords that types cannot follow. */
+export type FromSchema<S> = S extends { readonly const: infer C }
+  ? C
+  : S extends { readonly enum: readonly (infer E)[] }
+    ? E
+    : S extends { readonly type: "string" }
+      ? string
+      : S extends { readonly type: "number" | "integer" }
+        ? number
+        : S extends { readonly type: "boolean" }
+          ? boolean
+          : S extends { readonly type: "null" }
+            ? null
+            : S extends { readonly type: "array"; readonly items: infer I }
+              ? FromSchema<I>[]
+              : S extends { readonly type: "object"; readonly properties: infer P }
+                ? Flat<
+                    { -readonly [K in keyof P as K extends Required<S> ? K : never]: FromSchema<P[K]> } & {
+                      -readonly [K in keyof P as K extends Required<S> ? never : K]?: FromSchema<P[K]>;
+                    }
+                  >
+                : S extends { readonly type: "object" }
+                  ? Record<string, any>
+                  : any;
+
+type Required<S> = S extends { readonly required: readonly (infer R)[] } ? R : never;
+type Flat<T> = { [K in keyof T]: T[K] };
+
+/** The arguments that a tool of this input takes. */
+export type ArgumentsOf<S> =
+  S extends { readonly "~standard": { readonly types?: { readonly output: infer O } | undefined } } ? O : FromSchema<S>;
+
+/** How an approval may narrow the arguments at a JSON pointer. */
+export type NarrowRule = "remove_elements" | "at_most" | "at_least" | "path_within" | "one_of_prefix";
+
+/** What a tool's function may want to know about its call. */
+export interface ToolContext {
+  /** Raised when the call no longer counts: its turn was cancelled, or its time is over. */
+  readonly signal: AbortSignal;
+  /** The same for every attempt at this call, in every process: hand it to whatever must not happen twice. */
+  readonly idempotencyKey: string;
+  /** The call's id in the conversation. */
+  readonly toolUseId: string;
+  /** The arguments exactly as the model wrote them. */
+  readonly inputJson: string;
+}
+
+/** What tool() is told. */
+export interface ToolOptions<S extends JsonSchema | StandardSchema> {
+  name: string;
+  description?: string;
+  /** The arguments: a JSON Schema of an object, or a Standard Schema validator. */
+  input?: S;
+  /** The JSON Schema, for a validator that cannot write its own. */
+  inputSchema?: JsonSchema;
+  /** Never runs beside another sequential tool. */
+  sequential?: boolean;
+  /** A call that takes longer is answered as timed out, and told to stop. */
+  timeoutMs?: number;
+  /** Ask before each call. */
+  approval?: boolean;
+  /** What an approval may narrow, by JSON pointer. */
+  narrow?: Record<string, NarrowRule>;
+  /**
+   * What runs. A text goes to the model as it is, `content(…)` as content blocks, everything else as JSON text. Left out, each
+   * call is a step for the application to answer.
+   */
+  run?: (args: ArgumentsOf<S>, context: ToolContext) => unknown;
+}
+
+/** A tool of this program. */
+export interface Tool {
+  readonly name: string;
+  readonly description: string | undefined;
+  readonly inputSchema: JsonSchema;
+  /** Undefined: the application answers each call itself. @internal */
+  readonly run: ((args: never, context: ToolContext) => unknown) | undefined;
+  /** @internal */
+  readonly validator: StandardSchema | undefined;
+  /** What the engine has to know. @internal */
+  readonly declared: object;
+}
+
+/** Makes a tool. Throws InvalidArgumentError when its schema cannot be had or is none of an object. */
+export function tool<const S extends JsonSchema | StandardSchema = { readonly type: "object" }>(options: ToolOptions<S>): Tool {
+  const { name, description, input, sequential, timeoutMs, approval, narrow, run } = options;
+  const validator = isValidator(input) ? input : undefined;
+  const inputSchema = options.inputSchema ?? (validator === undefined ? (input as JsonSchema | undefined) : written(name, validator)) ?? NO_ARGUMENTS;
+  if (typeof inputSchema !== "object" || ("type" in inputSchema && inputSchema.type !== "object")) {
+    throw new InvalidArgumentError(`the tool "${name}": its arguments must be an object; give a JSON Schema of type "object"`);
+  }
+  const declared = {
+    name,
+    description,
+    input_schema: inputSchema,
+    sequential,
+    timeout_ms: timeoutMs,
+    approval,
+    narrow,
+  };
+  return { name, description, inputSchema, run: run as Tool["run"], validator, declared };
+}
+
+const NO_ARGUMENTS: JsonSchema = { type: "object", properties: {} };
+
+/** The tools of a session, by name. @internal */
+export class ToolSet {
+  readonly #tools = new Map<string, Tool>();
+  /** For the engine. */
+  readonly declared: readonly object[];
+
+  constructor(tools: readonly Tool[]) {
+    for (const each of tools) {
+      if (!each.name) throw new InvalidArgumentError("a tool needs a name");
+      if (this.#tools.has(each.name)) throw new InvalidArgumentError(`the tool "${each.name}": two tools have this name`);
+      this.#tools.set(each.name, each);
+    }
+    this.declared = tools.map((each) => each.declared);
+  }
+
+  get isEmpty(): boolean {
+    return this.#tools.size === 0;
+  }
+
+  /** The tool of this name, if a function answers its calls. */
+  runnable(name: string): Tool | undefined {
+    const found = this.#tools.get(name);
+    return found?.run === undefined ? undefined : found;
+  }
+}
+
+/** A call under way. @internal */
+export class Running implements ToolContext {
+  readonly toolUseId: string;
+  readonly idempotencyKey: string;
+  readonly inputJson: string;
+  readonly #call: number;
+  readonly #answers: Answers;
+  #stopped = false;
+  #controller: AbortController | undefined;
+
+  constructor(call: number, toolUseId: string, idempotencyKey: string, inputJson: string, answers: Answers) {
+    this.#call = call;
+    this.toolUseId = toolUseId;
+    this.idempotencyKey = idempotencyKey;
+    this.inputJson = inputJson;
+    this.#answers = answers;
+  }
+
+  /** Made when it is asked for: most tools never look. */
+  get signal(): AbortSignal {
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController();
+      if (this.#stopped) this.#controller.abort();
+    }
+    return this.#controller.signal;
+  }
+
+  /** Tells the function to stop. */
+  stop(): void {
+    this.#stopped = true;
+    this.#controller?.abort();
+  }
+
+  /** Runs the function and answers the call. Never throws or rejects. */
+  async run(of: Tool): Promise<void> {
+    let word: string;
+    let value: string;
+    try {
+      let args: unknown = JSON.parse(this.inputJson);
+      if (of.validator !== undefined) args = await validated(of.validator, args);
+      [word, value] = completion(await (of.run as (args: unknown, context: ToolContext) => unknown)(args, this));
+    } catch (error) {
+      [word, value] = ["fail", failureText(error)];
+    }
+    try {
+      this.#answers.answer(this.#call, word, value);
+    } catch (error) {
+      // Content that is no content, for instance: the call still gets its one answer.
+      this.#answers.answer(this.#call, "fail", failureText(error));
+    }
+  }
+}
+
+/** What the model reads of an error: its type and its message. @internal */
+export function failureText(error: unknown): string {
+  try {
+    if (error instanceof Misfit) return error.message;
+    if (!(error instanceof Error)) return `Error: ${String(error)}`;
+    const name = error.name === "Error" ? error.constructor?.name : error.name;
+    return `${name || "Error"}: ${error.message}`;
+  } catch {
+    return "Error: the tool threw something that cannot be shown";
+  }
+}
+
+/** Arguments that do not fit; the text is for the model. */
+class Misfit extends Error {}
+
+async function validated(validator: StandardSchema, args: unknown): Promise<unknown> {
+  const result = await validator["~standard"].validate(args);
+  if (result.issues === undefined) return result.value;
+  const issues = result.issues.map(({ message, path }) => {
+    const place = (path ?? []).map((part) => String(typeof part === "object" && part !== null && "key" in part ? part.key : part));
+    return place.length === 0 ? message : `at \`${place.join(".")}\`: ${message}`;
+  });
+  throw new Misfit(`the arguments do not fit: ${issues.join("; ")}`);
+}
+
+function isValidator(input: JsonSchema | StandardSchema | undefined): input is StandardSchema {
+  return (typeof input === "object" || typeof input === "function") && input !== null && "~standard" in input;
+}
+
+/** The JSON Schema that a validator writes. */
+function written(name: string, validator: StandardSchema): JsonSchema {
+  const { jsonSchema, vendor } = validator["~standard"];
+  if (jsonSchema === undefined) {
+    throw new InvalidArgumentError(
+      `the tool "${name}": this version of ${vendor} cannot write a JSON Schema of its validator; give one as inputSchema beside it`,
+    );
+  }
+  try {
+    return jsonSchema.input({ target: "draft-2020-12" }) as JsonSchema;
+  } catch (cause) {
+    if (cause instanceof BrocaError) throw cause;
+    throw new InvalidArgumentError(`the tool "${name}": ${vendor} cannot write a JSON Schema of its validator; give one as inputSchema beside it`, { cause });
+  }
+}
