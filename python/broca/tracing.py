@@ -1,10 +1,10 @@
 """Spans and trace headers, when the application has set OpenTelemetry up.
 
-Only the API package is used, and only when the application has installed a tracer provider: without one nothing is imported,
-no header is sent, and nothing is paid. Nobody calls this module but the two shells:
+Only the API package is used, and only when the application has installed a tracer provider: without one nothing
+is imported, no header is sent, and nothing is paid. Nobody calls this module but the two shells:
 
-* ``span = start_send(…)`` when a turn begins, its ``headers`` on the command, ``span.end(error)`` when it is over;
-* with rounds of their own (``traces_rounds()`` when the session is opened, which turns the engine's hooks on):
+* ``span = start_send(…)`` when a turn begins, its ``headers`` on the command, ``span.end(error)`` at the end;
+* for a span of each message: ``traces_rounds()`` when the session is opened turns the engine's hooks on,
   ``span.sending(round)`` gives the headers of the message about to leave, ``span.received(round)`` ends its span;
 * ``span.start_tool(…)`` beside each tool that runs;
 * ``headers()`` on every other request.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 from ._version import __version__
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Headers = Tuple[Optional[str], Optional[str]]
+Headers = tuple[Optional[str], Optional[str]]
 """``traceparent`` and ``tracestate``. Baggage is never sent."""
 
 _SCOPE = "bae.client"
@@ -104,7 +104,7 @@ class SendSpan:
         if self._span is not None and round == self._round:
             self._span.end()
 
-    def start_tool(self, name: str, tool_use_id: str) -> ToolSpan:
+    def start_tool(self, name: str, tool_use_id: str = "") -> ToolSpan:
         """A tool begins to run."""
         if self._tracer is None or self._span is None:
             return _NO_TOOL_SPAN
@@ -113,11 +113,7 @@ class SendSpan:
         span = self._tracer.start_span(
             "bae.client.tool",
             context=set_span_in_context(self._span, self._parent),
-            attributes={
-                "bae.tool.name": name,
-                "bae.tool.dispatch": "client",
-                "bae.tool.use_id": tool_use_id,
-            },
+            attributes={"bae.tool.name": name, "bae.tool.dispatch": "client"},
         )
         return ToolSpan(span)
 
@@ -187,9 +183,7 @@ def _context_of(headers: Headers) -> Context:
     from opentelemetry.context import get_current
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    carrier = {
-        name: value for name, value in zip(("traceparent", "tracestate"), headers) if value is not None
-    }
+    carrier = {name: value for name, value in zip(("traceparent", "tracestate"), headers) if value is not None}
     context = get_current()
     return TraceContextTextMapPropagator().extract(carrier, context) if carrier else context
 

@@ -1,0 +1,805 @@
+"""The shell of the synchronous client: sockets and clock for one engine, moved by whoever waits.
+
+There is no thread and no event loop behind a program's back. A session moves only while somebody is inside a call that
+waits. Any number of threads may be inside calls of one session:
+
+1. The first becomes the *leader*: it waits for the sockets of the whole session and moves every operation, not just
+   its own. The lock is free while it waits.
+2. The others are *followers*: each waits for its gate, which the leader opens when steps came that may be theirs.
+3. When the leader has got what it came for it leaves, and a follower takes the place.
+4. Calls that do not wait (a new turn, answers, cancelling) reach the engine from any thread at once and write to the
+   sockets themselves. When that concerns the leader, they end its wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import select
+import socket
+import sys
+import threading
+from collections import deque
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+from . import _core as core
+from ._pool import Pool
+from ._sync_wire import BLOCKED, CLOSED, CONNECTING, SECURING, Wire
+from .errors import BrocaError, ClosedError, UsageError
+
+if TYPE_CHECKING:
+    from ._broca import Engine
+    from ._options import Options
+    from .tools import ToolContext
+
+T = TypeVar("T")
+
+# The leader looks up at least this often, so that only nearer timers have to wake it.
+_LOOK_UP_MS = 1_000
+# Reads in one go; then the reader of steps gets its turn.
+_READS = 4
+_ALL = 1 << 62
+
+LEFT_EARLY = "The program left the turn before the call was started."
+
+
+class Waiting:
+    """Who waits for an operation."""
+
+    __slots__ = ("cancelled", "is_turn", "left", "over", "raised", "running", "stash")
+
+    def __init__(self, is_turn: bool) -> None:
+        self.is_turn = is_turn
+        self.cancelled = False
+        """No further tool is started."""
+        self.stash: list[Any] = []
+        """Steps that were taken on behalf of whoever waits."""
+        self.over = False
+        """The last step is in the stash."""
+        self.left = False
+        """Nobody waits any more: steps are thrown away."""
+        self.running: dict[int, ToolContext] = {}
+        """Calls whose tools run now."""
+        self.raised: BaseException | None = None
+        """What a tool raised that is no result, such as SystemExit. It belongs to whoever waits."""
+
+    def stop_tools(self) -> None:
+        """Tells every tool to stop; what it answers then no longer counts."""
+        for context in self.running.values():
+            context.cancelled._set()
+        self.running.clear()
+
+
+class Driver:
+    """What every handle of a session shares: the engine, its connections, and who waits for which operation."""
+
+    def __init__(self, options: Options, *, hooks: bool = False) -> None:
+        self.engine: Engine = core.new_engine(options, hooks=hooks)
+        # Each session has its own threads: tools that use another session of the client cannot wait for each other.
+        self.pool = Pool(options.tool_threads)
+        self._options = options
+        self._forks = core.Process.forks
+        self._closed = False
+        self._lock = threading.Lock()
+        self._wires: dict[int, Wire] = {}
+        self._by_fd: dict[int, Wire] = {}
+        self._unwritten: list[Wire] = []
+        self._to_resolve: list[tuple[int, str]] = []
+        self._waiting: dict[int, Waiting] = {}
+        self._dropped: deque[int] = deque()
+        self._timer: int | None = None
+        self._fired = -1
+        self._polling_until = 0
+        self._poll: Any = None
+        self._wake: _Wake | None = None
+        self._leading = False
+        self._nudge = False
+        self._news = False
+        self._gates: list[Any] = []
+        self._torn = False
+        core.Process.keep(self)
+
+    def enter(self, what: str) -> None:
+        """Refuses calls that cannot be: in a child of a fork, after the end, and on a thread with an event loop."""
+        self.check()
+        # A loop can only run where the module has been imported.
+        events = sys.modules.get("asyncio.events")
+        if events is not None and events._get_running_loop() is not None:
+            other = what.replace("__next__", "__anext__")
+            raise UsageError(
+                f"{what}() would block the event loop that runs on this thread: "
+                f"use Async{other}() of broca.AsyncClient, or asyncio.to_thread"
+            )
+
+    def usable(self) -> bool:
+        """Whether the connections are still here, and belong to this process."""
+        return not self._closed and self._forks == core.Process.forks
+
+    def cancel_wait_ms(self) -> int:
+        """How long a cancelled turn may take to become quiet."""
+        return self._options.cancel_wait_ms()
+
+    def check(self) -> None:
+        """Refuses calls after a fork and after the end."""
+        if self._forks != core.Process.forks:
+            core.Process.check(self._forks)
+        if self._closed:
+            raise ClosedError("the session's connections are closed here; join it again with a client")
+
+    # Inputs that wait for nothing, from any thread.
+
+    def begin(self, command: str, is_turn: bool, traceparent: str | None = None, tracestate: str | None = None) -> int:
+        """Begins an operation and gives its number."""
+        self.check()
+
+        def begin(now: int) -> int:
+            op = self.engine.command(command, now, traceparent, tracestate)
+            self._waiting[op] = Waiting(is_turn)
+            return op
+
+        return self._give(begin)
+
+    def answer(
+        self,
+        call: int,
+        word: str,
+        value: str | None = None,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+    ) -> bool:
+        """Answers a question of the engine; false when it came too late."""
+        if self._closed:
+            return False
+        self.check()
+        return self._give(lambda now: self.engine.answer(call, word, value, now, traceparent, tracestate))
+
+    def cancel(self, op: int) -> None:
+        """Asks for the end of an operation."""
+        if not self._closed:
+            self.check()
+            self._give(lambda now: self.engine.cancel(op, now))
+
+    def cancel_turns(self) -> None:
+        """Ends every turn and waits until they are quiet, within bounds. Their steps are kept for whoever waits."""
+        self.check()
+        turns: dict[int, Waiting] = {}
+
+        def cancel(now: int) -> None:
+            turns.update((op, waiting) for op, waiting in self._waiting.items() if waiting.is_turn)
+            for op, waiting in turns.items():
+                waiting.cancelled = True
+                waiting.stop_tools()
+                self.engine.cancel(op, now)
+
+        def quiet() -> bool | None:
+            for op, waiting in turns.items():
+                if op in self._waiting and not waiting.over:
+                    steps, waiting.over = self.engine.steps(op, _ALL)
+                    waiting.stash.extend(steps)
+                    self._news = self._news or bool(steps)
+            return True if all(w.over or op not in self._waiting for op, w in turns.items()) else None
+
+        self._give(cancel)
+        self.pump(quiet, monotonic() + self.cancel_wait_ms() / 1000)
+
+    def leave_all(self) -> None:
+        """Cancels everything, waits until it is quiet, within bounds, and ends the connections."""
+        if not self.usable():
+            return
+
+        def cancel(now: int) -> None:
+            for op in list(self._waiting):
+                self._abandon(op, now)
+
+        try:
+            self._give(cancel)
+            until = monotonic() + self.cancel_wait_ms() / 1000
+            self.pump(lambda: None if self._waiting else True, until)
+        finally:
+            self.close()
+
+    def waiting(self, op: int) -> Waiting | None:
+        """Who waits for this operation."""
+        return self._waiting.get(op)
+
+    def raised(self, op: int, error: BaseException) -> None:
+        """Hands what a tool raised, and what is no result, to whoever waits."""
+        with self._lock:
+            waiting = self._waiting.get(op)
+            if waiting is not None:
+                waiting.raised = error
+                self._news = True
+            self._tell()
+
+    def forget(self, op: int) -> None:
+        """The operation has finished, and its steps were taken."""
+        with self._lock:
+            waiting = self._waiting.pop(op, None)
+            if waiting is not None:
+                # Whoever still runs was told to stop long ago, or its time was over.
+                waiting.stop_tools()
+            self._rest()
+        core.log(self.engine)
+
+    def leave(self, op: int, within_ms: int) -> None:
+        """Cancels an operation that nobody waits for any more, and waits until it is quiet, at most so long."""
+        if not self.usable():
+            return
+        self._give(lambda now: self._abandon(op, now))
+        if within_ms:
+            self.pump(lambda: None if op in self._waiting else True, monotonic() + within_ms / 1000)
+
+    def drop(self, op: int) -> None:
+        """As `leave`, from a finaliser: that may run inside of anything, so it waits for nothing, not even the lock."""
+        self._dropped.append(op)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._settle(_now())
+                self._tell()
+            except BrocaError:
+                # Whoever uses the session next is told.
+                self._torn = True
+            finally:
+                self._lock.release()
+
+    # Moving.
+
+    def pump(self, done: Callable[[], T | None], until: float | None = None) -> T | None:
+        """Moves the session until `done` gives something, at most until then; None when it has not."""
+        while True:
+            leading = False
+            gate = None
+            names: list[tuple[int, str]] = []
+            events: list[tuple[int, int]] = []
+            try:
+                with self._lock:
+                    more = self._advance()
+                    result = done()
+                    self._settle(_now())
+                    late = until is not None and monotonic() >= until
+                    if result is not None or late:
+                        self._news = self._news or not self._leading
+                        self._tell()
+                        break
+                    if self._to_resolve:
+                        names, self._to_resolve = self._to_resolve, []
+                        self._tell()
+                    elif not self._leading:
+                        leading = True
+                        self._leading = True
+                        wait = self._prepare(until, more)
+                    else:
+                        gate = _Gate()
+                        self._gates.append(gate)
+                        self._tell()
+                if leading:
+                    events = self._poll.poll(wait)
+                elif gate is not None:
+                    left = _LOOK_UP_MS / 1000 if until is None else min(1.0, until - monotonic())
+                    gate.wait(max(left, 0.0))
+            except BaseException:
+                if leading:
+                    self._step_down()
+                raise
+            if leading:
+                with self._lock:
+                    self._leading = False
+                    self._mark(events)
+            for req, host in names:
+                self._resolve(req, host)
+        if self._dropped:
+            self._sweep()
+        return result
+
+    def close(self) -> None:
+        """Ends all connections. Whoever waits gets a `ClosedError`."""
+        if self._forks != core.Process.forks:
+            return
+        with self._lock:
+            self._closed = True
+            for waiting in self._waiting.values():
+                waiting.stop_tools()
+            self._waiting.clear()
+            self._end_wires()
+            self._news = True
+            self._tell()
+            self._rest()
+        self.pool.close()
+        core.log(self.engine)
+
+    def _step_down(self) -> None:
+        """Somebody else has to lead. Takes the lock."""
+        with self._lock:
+            self._leading = False
+            self._open_gates()
+            self._rest()
+
+    def __del__(self) -> None:
+        if getattr(self, "_forks", -1) == core.Process.forks:
+            # Nobody holds the session any more, so nobody holds the lock.
+            self.pool.close()
+            self._end_wires()
+            if self._wake is not None:
+                self._wake.give_back()
+
+    # Everything below is called with the lock held, unless it says otherwise.
+
+    def _give(self, give: Callable[[int], T]) -> T:
+        """Gives the engine an input and carries out what follows. Takes the lock."""
+        now = _now()
+        with self._lock:
+            result = give(now)
+            self._settle(now)
+            self._tell()
+        if self._dropped:
+            self._sweep()
+        return result
+
+    def _advance(self) -> bool:
+        """Reads, writes and lets time pass; true when there is more to read already."""
+        if self._closed:
+            raise ClosedError("the client was closed while this call waited")
+        now = _now()
+        if self._torn:
+            self._mend(now)
+        self._settle(now)
+        # What is interrupted from here on (Ctrl-C comes anywhere) has lost bytes or effects: see `_mend`.
+        reads = _READS
+        more = False
+        self._torn = True
+        for wire in list(self._wires.values()):
+            if wire.stage == CONNECTING:
+                if wire.readable:
+                    wire.readable = False
+                    self._connected(wire, now)
+                continue
+            if wire.wants_write():
+                self._flush(wire, now)
+            while wire.readable and not wire.paused and wire.conn in self._wires:
+                if reads == 0:
+                    more = True
+                    break
+                reads -= 1
+                self._read(wire, now)
+        self._torn = False
+        timer = self._timer
+        if timer is not None and timer <= now and self._fired != now:
+            self._fired = now
+            self.engine.timeout(now)
+            self._settle(now)
+        return more
+
+    def _read(self, wire: Wire, now: int) -> None:
+        buffer = _take_buffer()
+        if wire.tls is None:
+            found = wire.read(buffer)
+            if found > 0:
+                self.engine.data(wire.conn, buffer, found, now)
+        else:
+            plain = _take_buffer()
+            found = wire.read_tls(buffer, plain)
+            if wire.stage == SECURING and wire.secured():
+                self._secured(wire, now)
+            if found > 0:
+                self.engine.data(wire.conn, plain, found, now)
+            _BUFFERS.append(plain)
+        _BUFFERS.append(buffer)
+        if found == BLOCKED:
+            wire.readable = False
+        elif found == CLOSED:
+            self._unlink(wire)
+            wire.drop()
+            self.engine.closed(wire.conn, wire.why, now)
+        self._perform_all(now)
+
+    def _settle(self, now: int) -> None:
+        """Carries out all effects, writing to the sockets what they take at once."""
+        while self._dropped:
+            self._abandon(self._dropped.popleft(), now)
+        self._perform_all(now)
+
+    def _perform_all(self, now: int) -> None:
+        effects = self.engine.effects()
+        while effects is not None:
+            torn = self._torn
+            self._torn = True
+            for effect in effects:
+                _PERFORM[effect[0]](self, now, *effect[1:])
+            if self._unwritten:
+                unwritten, self._unwritten = self._unwritten, []
+                for wire in unwritten:
+                    self._flush(wire, now)
+            self._torn = torn
+            effects = self.engine.effects()
+
+    def _mend(self, now: int) -> None:
+        """An exception came between taking effects and carrying them out, so the connections are not what the engine
+        thinks: they are given up, which it can deal with."""
+        self._torn = False
+        self._unwritten.clear()
+        conns = list(self._wires)
+        self._end_wires()
+        for conn in conns:
+            self.engine.closed(conn, "local", now)
+        # A timer may have been lost.
+        self._timer = now
+
+    def _flush(self, wire: Wire, now: int) -> None:
+        if wire.stage == CONNECTING:
+            return
+        written = wire.flush()
+        if written:
+            self.engine.written(wire.conn, written, now)
+        if wire.wants_write():
+            self._nudge = True
+
+    def _on_write(self, now: int, conn: int, data: bytes) -> None:
+        wire = self._wires.get(conn)
+        if wire is not None and wire.push(data):
+            self._unwritten.append(wire)
+
+    def _on_ready(self, now: int, op: int) -> None:
+        waiting = self._waiting.get(op)
+        if waiting is not None and waiting.left:
+            self._discard(op, now)
+        else:
+            self._news = True
+
+    def _on_timer(self, now: int, at: int | None) -> None:
+        self._timer = at
+        if at is not None and at < self._polling_until:
+            self._nudge = True
+
+    def _on_resolve(self, now: int, req: int, host: str) -> None:
+        self._to_resolve.append((req, host))
+        self._nudge = True
+
+    def _on_connect(self, now: int, conn: int, address: str, port: int, server_name: str | None) -> None:
+        wire = Wire(conn, server_name)
+        fault = wire.connect(address, port)
+        if fault is not None:
+            wire.drop()
+            self.engine.closed(conn, core.close_reason(fault), now)
+            return
+        self._wires[conn] = wire
+        self._by_fd[wire.fd] = wire
+        self._nudge = True
+
+    def _connected(self, wire: Wire, now: int) -> None:
+        try:
+            if not wire.connected():
+                return
+        except OSError as fault:
+            self._unlink(wire)
+            wire.drop()
+            self.engine.closed(wire.conn, core.close_reason(fault), now)
+        else:
+            if wire.server_name is not None:
+                self._secure(wire, wire.server_name, False, now)
+            else:
+                self.engine.connected(wire.conn, now)
+        self._perform_all(now)
+
+    def _on_start_tls(self, now: int, conn: int, server_name: str) -> None:
+        wire = self._wires.get(conn)
+        if wire is not None:
+            self._secure(wire, server_name, True, now)
+
+    def _secure(self, wire: Wire, server_name: str, tunnel: bool, now: int) -> None:
+        try:
+            wire.start_tls(self._options.ssl_context(), server_name, tunnel)
+        except (BrocaError, OSError, ValueError) as fault:
+            core.logger.warning("TLS cannot be started: %s", fault)
+            self._unlink(wire)
+            wire.drop()
+            self.engine.closed(wire.conn, "tls_other", now)
+        else:
+            self._unwritten.append(wire)
+            self._flush(wire, now)
+
+    def _secured(self, wire: Wire, now: int) -> None:
+        if wire.tunnel:
+            self.engine.tls_started(wire.conn, now)
+        else:
+            self.engine.connected(wire.conn, now)
+
+    def _on_pause(self, now: int, conn: int) -> None:
+        wire = self._wires.get(conn)
+        if wire is not None:
+            wire.paused = True
+
+    def _on_resume(self, now: int, conn: int) -> None:
+        wire = self._wires.get(conn)
+        if wire is not None:
+            wire.paused = False
+            self._nudge = True
+
+    def _on_close(self, now: int, conn: int, abort: int) -> None:
+        wire = self._wires.get(conn)
+        if wire is not None:
+            self._unlink(wire)
+            if abort:
+                wire.drop()
+            else:
+                wire.finish()
+
+    def _on_busy(self, now: int, busy: int) -> None:
+        """Nothing of this shell keeps a process alive."""
+
+    def _unlink(self, wire: Wire) -> None:
+        self._wires.pop(wire.conn, None)
+        self._by_fd.pop(wire.fd, None)
+        if wire.watched and self._poll is not None:
+            self._poll.unregister(wire.fd)
+        wire.watched = 0
+
+    def _end_wires(self) -> None:
+        """As politely as it goes at once."""
+        for wire in list(self._wires.values()):
+            self._unlink(wire)
+            wire.finish()
+
+    def _abandon(self, op: int, now: int) -> None:
+        waiting = self._waiting.get(op)
+        if waiting is None:
+            return
+        waiting.left = True
+        waiting.is_turn = False
+        waiting.stop_tools()
+        self.engine.cancel(op, now)
+        self._discard(op, now)
+
+    def _discard(self, op: int, now: int) -> None:
+        """Throws the steps of an operation away that nobody waits for."""
+        while True:
+            steps, over = self.engine.steps(op, _ALL)
+            for step in steps:
+                if type(step) is tuple and step[0] == core.TOOL_CALL:
+                    self.engine.answer(step[1], "fail", LEFT_EARLY, now)
+            if over:
+                self._waiting.pop(op, None)
+                self._news = True
+                return
+            if not steps:
+                return
+
+    def _prepare(self, until: float | None, more: bool) -> int:
+        """Gets ready to wait for the sockets; the milliseconds to wait."""
+        if self._poll is None:
+            self._poll = _new_poll()
+        if self._wake is None:
+            self._wake = _Wake.take()
+            self._poll.register(self._wake.reader, _IN)
+        for wire in self._wires.values():
+            wanted = 0 if wire.paused else _IN
+            if wire.stage == CONNECTING:
+                wanted = _OUT
+            elif wire.wants_write():
+                wanted |= _OUT
+            if wanted != wire.watched:
+                if not wanted:
+                    # Not even asked about, or it would tell of its end again and again.
+                    self._poll.unregister(wire.fd)
+                elif wire.watched:
+                    self._poll.modify(wire.fd, wanted)
+                else:
+                    self._poll.register(wire.fd, wanted)
+                wire.watched = wanted
+        self._nudge = False
+        if self._news:
+            self._news = False
+            self._open_gates()
+        now = self._polling_until = _now()
+        if more:
+            return 0
+        latest = now + _LOOK_UP_MS
+        if self._timer is not None:
+            # A timer that was served just now and is still due comes again with the next millisecond.
+            latest = min(latest, max(self._timer, now + 1))
+        self._polling_until = latest
+        wait = latest - now
+        if until is not None:
+            wait = min(wait, max(0, int((until - monotonic()) * 1000) + 1))
+        return wait
+
+    def _mark(self, events: list[tuple[int, int]]) -> None:
+        """Notes what the system says about the sockets."""
+        if self._closed:
+            self._rest()
+            return
+        wake = self._wake
+        for fd, event in events:
+            wire = self._by_fd.get(fd)
+            if wire is None:
+                if wake is not None and fd == wake.fd:
+                    wake.drain()
+                continue
+            # A connect is over when the socket is writable or broken; both are looked at when it moves.
+            if wire.stage == CONNECTING or event & ~_OUT:
+                wire.readable = True
+
+    def _tell(self) -> None:
+        """Tells the leader and the followers what concerns them."""
+        if self._leading:
+            if (self._news or self._nudge) and self._wake is not None:
+                self._wake.wake()
+        elif self._news:
+            self._open_gates()
+            self._news = False
+        self._nudge = False
+
+    def _open_gates(self) -> None:
+        gates = self._gates
+        if gates:
+            self._gates = []
+            for gate in gates:
+                gate.open()
+
+    def _rest(self) -> None:
+        """Gives back what only waiting needs. Idle sessions hold their connections and nothing else."""
+        if not self._waiting and not self._leading and self._wake is not None:
+            self._poll.unregister(self._wake.reader)
+            self._wake.give_back()
+            self._wake = None
+
+    def _sweep(self) -> None:
+        """Ends what finalisers dropped meanwhile. Takes the lock."""
+        if not self._closed:
+            with self._lock:
+                self._settle(_now())
+                self._tell()
+
+    def _resolve(self, req: int, host: str) -> None:
+        """Looks a name up, on this thread and without the lock. The system's resolver cannot be interrupted."""
+        addresses: list[str] | None = None
+        why = None
+        try:
+            found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        except (OSError, UnicodeError) as fault:
+            why = getattr(fault, "strerror", None) or str(fault)
+        self._give(lambda now: self.engine.resolved(req, addresses, why, now))
+
+
+_PERFORM: dict[int, Callable[..., None]] = {
+    core.RESOLVE: Driver._on_resolve,
+    core.CONNECT: Driver._on_connect,
+    core.START_TLS: Driver._on_start_tls,
+    core.WRITE: Driver._on_write,
+    core.PAUSE_READ: Driver._on_pause,
+    core.RESUME_READ: Driver._on_resume,
+    core.CLOSE: Driver._on_close,
+    core.TIMER: Driver._on_timer,
+    core.BUSY: Driver._on_busy,
+    core.READY: Driver._on_ready,
+}
+
+# Memory that sockets are read to, as many pieces as threads ever read at once.
+_BUFFERS: list[bytearray] = []
+
+
+def _now() -> int:
+    return monotonic_ns() // 1_000_000
+
+
+class _Gate:
+    """What a follower waits for: opened once, by whoever holds the driver's lock."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def open(self) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float) -> None:
+        self._lock.acquire(timeout=timeout)
+
+
+def _take_buffer() -> bytearray:
+    try:
+        return _BUFFERS.pop()
+    except IndexError:
+        return bytearray(core.READ_BYTES)
+
+
+class _Wake:
+    """Ends a leader's wait: a pair of connected sockets. They are lent out, since only waiting needs them."""
+
+    __slots__ = ("_forks", "_sender", "fd", "reader")
+
+    _spare: list[_Wake] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.reader, self._sender = socket.socketpair()
+        self.reader.setblocking(False)
+        self._sender.setblocking(False)
+        self.fd = self.reader.fileno()
+        self._forks = core.Process.forks
+
+    @classmethod
+    def take(cls) -> _Wake:
+        try:
+            while True:
+                wake = cls._spare.pop()
+                # A pair that was made before a fork is the parent's, too.
+                if wake._forks == core.Process.forks:
+                    return wake
+        except IndexError:
+            return cls()
+
+    def give_back(self) -> None:
+        self.drain()
+        if len(self._spare) < 16:
+            self._spare.append(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        self.reader.close()
+        self._sender.close()
+
+    def wake(self) -> None:
+        try:
+            self._sender.send(b"\0")
+        except (BlockingIOError, InterruptedError):
+            # It is full: the leader has been told more than once.
+            pass
+
+    def drain(self) -> None:
+        try:
+            while len(self.reader.recv(4096)) == 4096:
+                pass
+        except (BlockingIOError, InterruptedError):
+            pass
+
+
+class _Select:
+    """As `select.poll`, for systems that do not have it."""
+
+    def __init__(self) -> None:
+        self._masks: dict[int, int] = {}
+
+    def register(self, fd: Any, mask: int) -> None:
+        self._masks[fd if isinstance(fd, int) else fd.fileno()] = mask
+
+    modify = register
+
+    def unregister(self, fd: Any) -> None:
+        self._masks.pop(fd if isinstance(fd, int) else fd.fileno(), None)
+
+    def poll(self, wait: int) -> list[tuple[int, int]]:
+        masks = dict(self._masks)
+        reading = [fd for fd, mask in masks.items() if mask & _IN]
+        writing = [fd for fd, mask in masks.items() if mask & _OUT]
+        # Windows tells of a connect that failed as of an exception.
+        came = select.select(reading, writing, writing, wait / 1000)
+        found: dict[int, int] = {}
+        for fds, bit in zip(came, (_IN, _OUT, _ERR)):
+            for fd in fds:
+                found[fd] = found.get(fd, 0) | bit
+        return list(found.items())
+
+
+_IN: int = getattr(select, "POLLIN", 1)
+_OUT: int = getattr(select, "POLLOUT", 4)
+_ERR: int = getattr(select, "POLLERR", 8)
+
+
+def _new_poll() -> Any:
+    return select.poll() if hasattr(select, "poll") else _Select()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Closes what the system would close anyway, so that development mode has nothing to say about it."""
+    for owner in list(core.Process._alive):
+        if isinstance(owner, Driver):
+            for wire in list(owner._wires.values()):
+                wire.drop()
+            if owner._wake is not None:
+                owner._wake.close()
+    for wake in _Wake._spare:
+        wake.close()
