@@ -1,0 +1,20 @@
+/**
+ * What tests of programs that use Broca need: a session service of their own, and a network that breaks on demand.
+ *
+ * Everything here is plain JavaScript over the `broca` command; no key of a model and no network is needed.
+ */
+
+export { BinaryNotFoundError, VersionMismatchError } from "./binary.js";
+export { ServerError } from "./process.js";
+export { Proxy, type Knobs, type ProxyStatus } from "./proxy.js";
+export {
+  Server,
+  type Counted,
+  type CutOptions,
+  type DelayOptions,
+  type DropOptions,
+  type DuplicateOptions,
+  type Script,
+  type ServerOptions,
+  type StallOptions,
+} from "./server.js";
