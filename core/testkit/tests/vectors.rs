@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
+use broca_testkit::spoken::Through;
 use broca_testkit::vectors::{Bridge, Core, Report, Selection, play_text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const PLAYED: [&str; 3] = ["rpc_stream", "dispatch_loop", "sse"];
 
@@ -294,4 +296,62 @@ fn the_program_counts_last_and_its_status_tells() {
     assert_eq!(run(&[]).0, Some(2));
     assert_eq!(run(&["--king", "x", shipped]).0, Some(2));
     assert_eq!(run(&["no-such-file.jsonl"]).0, Some(2));
+}
+
+/// `--through` plays what is played here, with the same counts; what the child cannot do names the case.
+#[test]
+fn a_child_plays_every_case_and_is_named_when_it_dies() {
+    let program = env!("CARGO_BIN_EXE_vectors");
+    let child = env!("CARGO_BIN_EXE_vectors-child");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), text, String::from_utf8(output.stderr).unwrap())
+    };
+    let shipped = shipped();
+    let shipped = shipped.to_str().unwrap();
+    let here = run(&[shipped]);
+    let there = run(&["--through", child, shipped]);
+    assert_eq!(there, here);
+    assert!(there.1.ends_with("\n19 passed, 5 failed, 1 skipped\n"), "{}", there.1);
+
+    let (status, text, why) = run(&["--through", "false", "--kind", "sse", shipped]);
+    assert_eq!((status, text.as_str()), (Some(2), ""));
+    assert!(why.contains("V-24: the child that plays was asked"), "{why}");
+    assert!(why.contains("exit status: 1") || why.contains("pipes broke"), "{why}");
+    // It says back whatever it is told.
+    let (status, _, why) = run(&["--through", "cat", "--kind", "rpc_stream", shipped]);
+    assert_eq!(status, Some(2));
+    assert!(why.contains("there is no answer \"new\""), "{why}");
+    assert_eq!(run(&["--through", "no-such-program", shipped]).0, Some(2));
+    assert_eq!(run(&["--through"]).0, Some(2));
+}
+
+#[test]
+fn a_child_that_does_not_answer_is_ended() {
+    let mut silent = Through::start_with("sleep 60", Duration::from_millis(300)).unwrap();
+    let lost = play_text("t", &case("V-14").to_string(), &Selection::default(), &mut silent);
+    let why = lost.unwrap_err().to_string();
+    assert!(why.starts_with("V-14: ") && why.contains("did not answer in time"), "{why}");
+}
+
+#[test]
+fn an_event_of_three_mebibytes_goes_through_the_pipes() {
+    let event = json!({"jsonrpc": "2.0", "method": "session.event", "params": {
+        "id": "evt_1", "event_type": "x", "payload": {"content": "x".repeat(3 << 20)}}});
+    let done = json!({"jsonrpc": "2.0", "id": 1, "result": {"message": {"content": "ok"}}});
+    let items = json!([{"event": "evt_1", "payload_content_len": 3 << 20}]);
+    let mut case =
+        stream(&[], &json!({}), json!({"items": items, "outcome": {"result_text": "ok"}}));
+    // Its bytes come in reads of some size even where others come one by one.
+    let line = event.to_string();
+    let at = line.find("xxx").unwrap();
+    case["feed"]["chunks"] = json!([
+        {"text": line[..at]}, {"fill": "78", "times": 3 << 20}, {"text": format!("{}\n", &line[at + (3 << 20)..])},
+        {"text": format!("{done}\n")}
+    ]);
+    let mut child = Through::start(env!("CARGO_BIN_EXE_vectors-child")).unwrap();
+    let report = play_text("t", &case.to_string(), &Selection::default(), &mut child).unwrap();
+    assert_eq!(report.passed, 1, "{report}");
+    child.finish().unwrap();
 }

@@ -1,7 +1,8 @@
 //! The client of one session, in whoever's hands it is: what a [`Host`](crate::host::Host) drives.
 //!
 //! The engine itself is one ([`Direct`]), the bridge of all bindings another ([`Bridged`]), and the package of a
-//! language, in a process of its own, a third (`Spoken`). A test that is written for a
+//! language, in a process of its own, a third
+//! ([`Spoken`](crate::spoken::Spoken)). A test that is written for a
 //! [`Subject`] holds for all of them.
 
 mod bridged;

@@ -222,7 +222,12 @@ fn step_of(taken: &Taken) -> Result<Step, String> {
                 3 => DeltaKind::Reset,
                 other => return Err(taken.unknown("delta_kind", other)),
             };
-            Step::Delta(Delta { kind, link: taken.text("link")?, text: taken.text("text")? })
+            // What a reset belongs to is of no use to anybody.
+            let link = match kind {
+                DeltaKind::Reset => taken.maybe_text("link")?.unwrap_or_default(),
+                _ => taken.text("link")?,
+            };
+            Step::Delta(Delta { kind, link, text: taken.text("text")? })
         }
         "gap" => Step::Gap(gap(taken)?),
         "tool_call" => Step::ToolCall(tool_call(taken)?),
