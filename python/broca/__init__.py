@@ -1,7 +1,7 @@
 """Take part in agent sessions: send messages, run tools, ask for approval, watch.
 
-`AsyncClient` is the client for asyncio. Steps, errors and tools are in `broca.steps`, `broca.errors` and `broca.tools`; the
-names that a program needs every day are here.
+`AsyncClient` is the client for asyncio, `Client` the one for plain threads. Steps, errors and tools are in
+`broca.steps`, `broca.errors` and `broca.tools`; the names that a program needs every day are here.
 """
 
 from . import errors
@@ -34,6 +34,7 @@ from .steps import (
     Usage,
     Warning,
 )
+from .sync import Client, Session, Subscription, Turn
 from .tools import CancelToken, Content, Tool, ToolContext, tool
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "AsyncTurn",
     "BrocaError",
     "CancelToken",
+    "Client",
     "ClientOptions",
     "Content",
     "Cursor",
@@ -59,8 +61,10 @@ __all__ = [
     "Reply",
     "SavedSession",
     "Sending",
+    "Session",
     "Status",
     "Step",
+    "Subscription",
     "TextDelta",
     "Tool",
     "ToolCall",
@@ -68,6 +72,7 @@ __all__ = [
     "ToolContext",
     "ToolInputDelta",
     "ToolSettled",
+    "Turn",
     "Usage",
     "Warning",
     "__version__",

@@ -30,9 +30,7 @@ _KEPT = {"example", "examples", "note", "notes", "warning", "warnings", "referen
 _GOOGLE_HEAD = re.compile(r"^([A-Z][A-Za-z ]*):$")
 _GOOGLE_ITEM = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^:]*\))?\s*:\s*(.*)$")
 _NUMPY_ITEM = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
-_REST_PARAM = re.compile(
-    r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$"
-)
+_REST_PARAM = re.compile(r"^:(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)$")
 _REST_FIELD = re.compile(r"^:[a-z]+(?:\s[^:]*)?:")
 
 

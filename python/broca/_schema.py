@@ -109,9 +109,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
                 f"it takes *{parameter.name}, but a model calls by name: write a parameter with a list type"
             )
         if parameter.kind is parameter.VAR_KEYWORD:
-            raise UnfitError(
-                f"it takes **{parameter.name}, but a model must be told every name: write them out"
-            )
+            raise UnfitError(f"it takes **{parameter.name}, but a model must be told every name: write them out")
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise UnfitError(
                 f'its parameter "{parameter.name}" is positional-only, but a model calls by name: '
@@ -187,9 +185,7 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     recursive = {name for name in definitions if _reaches(name, definitions[name], definitions, set())}
     inlined: dict[str, Any] = _inline(schema, definitions, recursive)
     if recursive:
-        inlined["$defs"] = {
-            name: _inline(definitions[name], definitions, recursive) for name in sorted(recursive)
-        }
+        inlined["$defs"] = {name: _inline(definitions[name], definitions, recursive) for name in sorted(recursive)}
     return inlined
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import _core as core
 from . import tracing
@@ -170,7 +170,7 @@ def run(driver: Driver, command: str, name: str) -> tuple[list[Any], Finished]:
 
 
 class Beside:
-    """What runs beside a turn: its tools and handlers, on threads, each in a copy of the context that the turn was started in."""
+    """What runs beside a turn: its tools and handlers, on threads, each in a copy of the context of `Session.send`."""
 
     __slots__ = ("_asked", "_context", "_driver", "_hooks", "_span", "_tools")
 
@@ -298,7 +298,7 @@ class Beside:
             refuse(error)
 
 
-def _decide(approval: Approval, decision: Union[bool, str, Mapping[str, Any], None]) -> None:
+def _decide(approval: Approval, decision: bool | str | Mapping[str, Any] | None) -> None:
     if decision is True:
         approval.allow()
     elif isinstance(decision, str):

@@ -14,21 +14,21 @@ waits. Any number of threads may be inside calls of one session:
 from __future__ import annotations
 
 import atexit
-import select
 import socket
 import sys
 import threading
 from collections import deque
-from time import monotonic, monotonic_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import _core as core
 from ._pool import Pool
-from ._sync_wire import BLOCKED, CLOSED, CONNECTING, SECURING, Wire
+from ._sync_links import Links, now_ms
+from ._sync_wait import IN, OUT, Gate, Wake, new_poll
+from ._sync_wire import CONNECTING
 from .errors import BrocaError, ClosedError, UsageError
 
 if TYPE_CHECKING:
-    from ._broca import Engine
     from ._options import Options
     from .tools import ToolContext
 
@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 # The leader looks up at least this often, so that only nearer timers have to wake it.
 _LOOK_UP_MS = 1_000
-# Reads in one go; then the reader of steps gets its turn.
-_READS = 4
 _ALL = 1 << 62
 
 LEFT_EARLY = "The program left the turn before the call was started."
@@ -70,33 +68,24 @@ class Waiting:
         self.running.clear()
 
 
-class Driver:
+class Driver(Links):
     """What every handle of a session shares: the engine, its connections, and who waits for which operation."""
 
     def __init__(self, options: Options, *, hooks: bool = False) -> None:
-        self.engine: Engine = core.new_engine(options, hooks=hooks)
+        super().__init__(options, hooks=hooks)
         # Each session has its own threads: tools that use another session of the client cannot wait for each other.
         self.pool = Pool(options.tool_threads)
-        self._options = options
         self._forks = core.Process.forks
         self._closed = False
         self._lock = threading.Lock()
-        self._wires: dict[int, Wire] = {}
-        self._by_fd: dict[int, Wire] = {}
-        self._unwritten: list[Wire] = []
-        self._to_resolve: list[tuple[int, str]] = []
         self._waiting: dict[int, Waiting] = {}
         self._dropped: deque[int] = deque()
-        self._timer: int | None = None
-        self._fired = -1
-        self._polling_until = 0
-        self._poll: Any = None
-        self._wake: _Wake | None = None
+        self._wake: Wake | None = None
         self._leading = False
-        self._nudge = False
+        """Somebody waits for the sockets."""
         self._news = False
-        self._gates: list[Any] = []
-        self._torn = False
+        """Steps came, or the leader's place is free."""
+        self._gates: list[Gate] = []
         core.Process.keep(self)
 
     def enter(self, what: str) -> None:
@@ -234,7 +223,7 @@ class Driver:
         self._dropped.append(op)
         if self._lock.acquire(blocking=False):
             try:
-                self._settle(_now())
+                self._settle(now_ms())
                 self._tell()
             except BrocaError:
                 # Whoever uses the session next is told.
@@ -253,9 +242,11 @@ class Driver:
             events: list[tuple[int, int]] = []
             try:
                 with self._lock:
+                    if self._closed:
+                        raise ClosedError("the session's connections were closed while this call waited")
                     more = self._advance()
                     result = done()
-                    self._settle(_now())
+                    self._settle(now_ms())
                     late = until is not None and monotonic() >= until
                     if result is not None or late:
                         self._news = self._news or not self._leading
@@ -269,7 +260,7 @@ class Driver:
                         self._leading = True
                         wait = self._prepare(until, more)
                     else:
-                        gate = _Gate()
+                        gate = Gate()
                         self._gates.append(gate)
                         self._tell()
                 if leading:
@@ -326,7 +317,7 @@ class Driver:
 
     def _give(self, give: Callable[[int], T]) -> T:
         """Gives the engine an input and carries out what follows. Takes the lock."""
-        now = _now()
+        now = now_ms()
         with self._lock:
             result = give(now)
             self._settle(now)
@@ -335,108 +326,11 @@ class Driver:
             self._sweep()
         return result
 
-    def _advance(self) -> bool:
-        """Reads, writes and lets time pass; true when there is more to read already."""
-        if self._closed:
-            raise ClosedError("the client was closed while this call waited")
-        now = _now()
-        if self._torn:
-            self._mend(now)
-        self._settle(now)
-        # What is interrupted from here on (Ctrl-C comes anywhere) has lost bytes or effects: see `_mend`.
-        reads = _READS
-        more = False
-        self._torn = True
-        for wire in list(self._wires.values()):
-            if wire.stage == CONNECTING:
-                if wire.readable:
-                    wire.readable = False
-                    self._connected(wire, now)
-                continue
-            if wire.wants_write():
-                self._flush(wire, now)
-            while wire.readable and not wire.paused and wire.conn in self._wires:
-                if reads == 0:
-                    more = True
-                    break
-                reads -= 1
-                self._read(wire, now)
-        self._torn = False
-        timer = self._timer
-        if timer is not None and timer <= now and self._fired != now:
-            self._fired = now
-            self.engine.timeout(now)
-            self._settle(now)
-        return more
-
-    def _read(self, wire: Wire, now: int) -> None:
-        buffer = _take_buffer()
-        if wire.tls is None:
-            found = wire.read(buffer)
-            if found > 0:
-                self.engine.data(wire.conn, buffer, found, now)
-        else:
-            plain = _take_buffer()
-            found = wire.read_tls(buffer, plain)
-            if wire.stage == SECURING and wire.secured():
-                self._secured(wire, now)
-            if found > 0:
-                self.engine.data(wire.conn, plain, found, now)
-            _BUFFERS.append(plain)
-        _BUFFERS.append(buffer)
-        if found == BLOCKED:
-            wire.readable = False
-        elif found == CLOSED:
-            self._unlink(wire)
-            wire.drop()
-            self.engine.closed(wire.conn, wire.why, now)
-        self._perform_all(now)
-
     def _settle(self, now: int) -> None:
         """Carries out all effects, writing to the sockets what they take at once."""
         while self._dropped:
             self._abandon(self._dropped.popleft(), now)
         self._perform_all(now)
-
-    def _perform_all(self, now: int) -> None:
-        effects = self.engine.effects()
-        while effects is not None:
-            torn = self._torn
-            self._torn = True
-            for effect in effects:
-                _PERFORM[effect[0]](self, now, *effect[1:])
-            if self._unwritten:
-                unwritten, self._unwritten = self._unwritten, []
-                for wire in unwritten:
-                    self._flush(wire, now)
-            self._torn = torn
-            effects = self.engine.effects()
-
-    def _mend(self, now: int) -> None:
-        """An exception came between taking effects and carrying them out, so the connections are not what the engine
-        thinks: they are given up, which it can deal with."""
-        self._torn = False
-        self._unwritten.clear()
-        conns = list(self._wires)
-        self._end_wires()
-        for conn in conns:
-            self.engine.closed(conn, "local", now)
-        # A timer may have been lost.
-        self._timer = now
-
-    def _flush(self, wire: Wire, now: int) -> None:
-        if wire.stage == CONNECTING:
-            return
-        written = wire.flush()
-        if written:
-            self.engine.written(wire.conn, written, now)
-        if wire.wants_write():
-            self._nudge = True
-
-    def _on_write(self, now: int, conn: int, data: bytes) -> None:
-        wire = self._wires.get(conn)
-        if wire is not None and wire.push(data):
-            self._unwritten.append(wire)
 
     def _on_ready(self, now: int, op: int) -> None:
         waiting = self._waiting.get(op)
@@ -444,100 +338,6 @@ class Driver:
             self._discard(op, now)
         else:
             self._news = True
-
-    def _on_timer(self, now: int, at: int | None) -> None:
-        self._timer = at
-        if at is not None and at < self._polling_until:
-            self._nudge = True
-
-    def _on_resolve(self, now: int, req: int, host: str) -> None:
-        self._to_resolve.append((req, host))
-        self._nudge = True
-
-    def _on_connect(self, now: int, conn: int, address: str, port: int, server_name: str | None) -> None:
-        wire = Wire(conn, server_name)
-        fault = wire.connect(address, port)
-        if fault is not None:
-            wire.drop()
-            self.engine.closed(conn, core.close_reason(fault), now)
-            return
-        self._wires[conn] = wire
-        self._by_fd[wire.fd] = wire
-        self._nudge = True
-
-    def _connected(self, wire: Wire, now: int) -> None:
-        try:
-            if not wire.connected():
-                return
-        except OSError as fault:
-            self._unlink(wire)
-            wire.drop()
-            self.engine.closed(wire.conn, core.close_reason(fault), now)
-        else:
-            if wire.server_name is not None:
-                self._secure(wire, wire.server_name, False, now)
-            else:
-                self.engine.connected(wire.conn, now)
-        self._perform_all(now)
-
-    def _on_start_tls(self, now: int, conn: int, server_name: str) -> None:
-        wire = self._wires.get(conn)
-        if wire is not None:
-            self._secure(wire, server_name, True, now)
-
-    def _secure(self, wire: Wire, server_name: str, tunnel: bool, now: int) -> None:
-        try:
-            wire.start_tls(self._options.ssl_context(), server_name, tunnel)
-        except (BrocaError, OSError, ValueError) as fault:
-            core.logger.warning("TLS cannot be started: %s", fault)
-            self._unlink(wire)
-            wire.drop()
-            self.engine.closed(wire.conn, "tls_other", now)
-        else:
-            self._unwritten.append(wire)
-            self._flush(wire, now)
-
-    def _secured(self, wire: Wire, now: int) -> None:
-        if wire.tunnel:
-            self.engine.tls_started(wire.conn, now)
-        else:
-            self.engine.connected(wire.conn, now)
-
-    def _on_pause(self, now: int, conn: int) -> None:
-        wire = self._wires.get(conn)
-        if wire is not None:
-            wire.paused = True
-
-    def _on_resume(self, now: int, conn: int) -> None:
-        wire = self._wires.get(conn)
-        if wire is not None:
-            wire.paused = False
-            self._nudge = True
-
-    def _on_close(self, now: int, conn: int, abort: int) -> None:
-        wire = self._wires.get(conn)
-        if wire is not None:
-            self._unlink(wire)
-            if abort:
-                wire.drop()
-            else:
-                wire.finish()
-
-    def _on_busy(self, now: int, busy: int) -> None:
-        """Nothing of this shell keeps a process alive."""
-
-    def _unlink(self, wire: Wire) -> None:
-        self._wires.pop(wire.conn, None)
-        self._by_fd.pop(wire.fd, None)
-        if wire.watched and self._poll is not None:
-            self._poll.unregister(wire.fd)
-        wire.watched = 0
-
-    def _end_wires(self) -> None:
-        """As politely as it goes at once."""
-        for wire in list(self._wires.values()):
-            self._unlink(wire)
-            wire.finish()
 
     def _abandon(self, op: int, now: int) -> None:
         waiting = self._waiting.get(op)
@@ -566,16 +366,16 @@ class Driver:
     def _prepare(self, until: float | None, more: bool) -> int:
         """Gets ready to wait for the sockets; the milliseconds to wait."""
         if self._poll is None:
-            self._poll = _new_poll()
+            self._poll = new_poll()
         if self._wake is None:
-            self._wake = _Wake.take()
-            self._poll.register(self._wake.reader, _IN)
+            self._wake = Wake.take()
+            self._poll.register(self._wake.reader, IN)
         for wire in self._wires.values():
-            wanted = 0 if wire.paused else _IN
+            wanted = 0 if wire.paused else IN
             if wire.stage == CONNECTING:
-                wanted = _OUT
+                wanted = OUT
             elif wire.wants_write():
-                wanted |= _OUT
+                wanted |= OUT
             if wanted != wire.watched:
                 if not wanted:
                     # Not even asked about, or it would tell of its end again and again.
@@ -589,7 +389,7 @@ class Driver:
         if self._news:
             self._news = False
             self._open_gates()
-        now = self._polling_until = _now()
+        now = self._polling_until = now_ms()
         if more:
             return 0
         latest = now + _LOOK_UP_MS
@@ -615,7 +415,7 @@ class Driver:
                     wake.drain()
                 continue
             # A connect is over when the socket is writable or broken; both are looked at when it moves.
-            if wire.stage == CONNECTING or event & ~_OUT:
+            if wire.stage == CONNECTING or event & ~OUT:
                 wire.readable = True
 
     def _tell(self) -> None:
@@ -646,7 +446,7 @@ class Driver:
         """Ends what finalisers dropped meanwhile. Takes the lock."""
         if not self._closed:
             with self._lock:
-                self._settle(_now())
+                self._settle(now_ms())
                 self._tell()
 
     def _resolve(self, req: int, host: str) -> None:
@@ -661,137 +461,6 @@ class Driver:
         self._give(lambda now: self.engine.resolved(req, addresses, why, now))
 
 
-_PERFORM: dict[int, Callable[..., None]] = {
-    core.RESOLVE: Driver._on_resolve,
-    core.CONNECT: Driver._on_connect,
-    core.START_TLS: Driver._on_start_tls,
-    core.WRITE: Driver._on_write,
-    core.PAUSE_READ: Driver._on_pause,
-    core.RESUME_READ: Driver._on_resume,
-    core.CLOSE: Driver._on_close,
-    core.TIMER: Driver._on_timer,
-    core.BUSY: Driver._on_busy,
-    core.READY: Driver._on_ready,
-}
-
-# Memory that sockets are read to, as many pieces as threads ever read at once.
-_BUFFERS: list[bytearray] = []
-
-
-def _now() -> int:
-    return monotonic_ns() // 1_000_000
-
-
-class _Gate:
-    """What a follower waits for: opened once, by whoever holds the driver's lock."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def open(self) -> None:
-        self._lock.release()
-
-    def wait(self, timeout: float) -> None:
-        self._lock.acquire(timeout=timeout)
-
-
-def _take_buffer() -> bytearray:
-    try:
-        return _BUFFERS.pop()
-    except IndexError:
-        return bytearray(core.READ_BYTES)
-
-
-class _Wake:
-    """Ends a leader's wait: a pair of connected sockets. They are lent out, since only waiting needs them."""
-
-    __slots__ = ("_forks", "_sender", "fd", "reader")
-
-    _spare: list[_Wake] = []  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.reader, self._sender = socket.socketpair()
-        self.reader.setblocking(False)
-        self._sender.setblocking(False)
-        self.fd = self.reader.fileno()
-        self._forks = core.Process.forks
-
-    @classmethod
-    def take(cls) -> _Wake:
-        try:
-            while True:
-                wake = cls._spare.pop()
-                # A pair that was made before a fork is the parent's, too.
-                if wake._forks == core.Process.forks:
-                    return wake
-        except IndexError:
-            return cls()
-
-    def give_back(self) -> None:
-        self.drain()
-        if len(self._spare) < 16:
-            self._spare.append(self)
-        else:
-            self.close()
-
-    def close(self) -> None:
-        self.reader.close()
-        self._sender.close()
-
-    def wake(self) -> None:
-        try:
-            self._sender.send(b"\0")
-        except (BlockingIOError, InterruptedError):
-            # It is full: the leader has been told more than once.
-            pass
-
-    def drain(self) -> None:
-        try:
-            while len(self.reader.recv(4096)) == 4096:
-                pass
-        except (BlockingIOError, InterruptedError):
-            pass
-
-
-class _Select:
-    """As `select.poll`, for systems that do not have it."""
-
-    def __init__(self) -> None:
-        self._masks: dict[int, int] = {}
-
-    def register(self, fd: Any, mask: int) -> None:
-        self._masks[fd if isinstance(fd, int) else fd.fileno()] = mask
-
-    modify = register
-
-    def unregister(self, fd: Any) -> None:
-        self._masks.pop(fd if isinstance(fd, int) else fd.fileno(), None)
-
-    def poll(self, wait: int) -> list[tuple[int, int]]:
-        masks = dict(self._masks)
-        reading = [fd for fd, mask in masks.items() if mask & _IN]
-        writing = [fd for fd, mask in masks.items() if mask & _OUT]
-        # Windows tells of a connect that failed as of an exception.
-        came = select.select(reading, writing, writing, wait / 1000)
-        found: dict[int, int] = {}
-        for fds, bit in zip(came, (_IN, _OUT, _ERR)):
-            for fd in fds:
-                found[fd] = found.get(fd, 0) | bit
-        return list(found.items())
-
-
-_IN: int = getattr(select, "POLLIN", 1)
-_OUT: int = getattr(select, "POLLOUT", 4)
-_ERR: int = getattr(select, "POLLERR", 8)
-
-
-def _new_poll() -> Any:
-    return select.poll() if hasattr(select, "poll") else _Select()
-
-
 @atexit.register
 def _at_exit() -> None:
     """Closes what the system would close anyway, so that development mode has nothing to say about it."""
@@ -801,5 +470,4 @@ def _at_exit() -> None:
                 wire.drop()
             if owner._wake is not None:
                 owner._wake.close()
-    for wake in _Wake._spare:
-        wake.close()
+    Wake.close_spare()

@@ -1,7 +1,7 @@
 """One connection of the synchronous shell: a socket that never waits, perhaps TLS, and what waits to be written.
 
-TLS runs between two memory buffers, as in asyncio: it can begin inside a tunnel, reading goes on when writing has failed,
-and a clean end can be told from a cut one.
+TLS runs between two memory buffers, as in asyncio: it can begin inside a tunnel, reading goes on when writing has
+failed, and a clean end can be told from a cut one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import socket
 import ssl
 from collections import deque
-from typing import Union
+from typing import Any, Union
 
 from . import _core as core
 
@@ -265,7 +265,7 @@ class Wire:
                 tls.handshaking = False
             room = memoryview(plain)
             while size < len(room):
-                came = tls.object.read(len(room) - size, room[size:])  # type: ignore[arg-type]
+                came: Any = tls.object.read(len(room) - size, room[size:])
                 if not came:
                     # The peer has said goodbye.
                     self.why = "eof"

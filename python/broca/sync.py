@@ -12,12 +12,12 @@
         reply = session.ask("And in one line?")
 
 A session moves only while some thread is inside a call that waits: iterating a `Turn` or a `Subscription`,
-`Session.ask`, `Session.history` and the like. Between such calls nothing is kept alive: a paused turn's deadline can pass, a
-subscription lags and recovers at the next call. A program that must not let that happen gives the session a thread of
-its own, or uses `broca.AsyncClient`. Any number of threads may be inside calls of one session.
+`Session.ask`, `Session.history` and the like. Between such calls nothing is kept alive: a paused turn's deadline can
+pass, a subscription lags and recovers at the next call. A program that must not let that happen gives the session a
+thread of its own, or uses `broca.AsyncClient`. Any number of threads may be inside calls of one session.
 
-Tools run on threads of their session, with the context variables of the `Session.send` that called them. Ctrl-C ends any wait
-at once, except while the system looks a name up.
+Tools run on threads of their session, with the context variables of the `Session.send` that called them. Ctrl-C ends
+any wait at once, except while the system looks a name up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from . import tracing
 from ._core import (
@@ -215,8 +215,8 @@ class Session:
     def send(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Turn:
         """Starts a turn: with a text, a list of content blocks, or a message with ``content``.
 
-        Turns of one session run one after the other. Tools run in a copy of the context of this call. Raises `UsageError` in
-        a tool of this session: its turn would wait for the tool, and the tool for its turn.
+        Turns of one session run one after the other. Tools run in a copy of the context of this call. Raises
+        `UsageError` in a tool of this session: its turn would wait for the tool, and the tool for its turn.
         """
         driver = self._driver
         driver.enter("Session.send")
@@ -312,8 +312,8 @@ class Turn:
     Tools are started while the turn is iterated, as soon as their calls come, and answer by themselves. Everything
     else that asks for an answer (a manual tool, an approval) waits for it until the service's time is over.
 
-    Leave it with ``with``: then a turn that is left early is cancelled and waited for, after Ctrl-C as well. One that is dropped
-    without is cancelled with a `ResourceWarning`. One thread at a time iterates it; any may cancel it.
+    Leave it with ``with``: then a turn that is left early is cancelled and waited for, after Ctrl-C as well. One that
+    is dropped without is cancelled with a `ResourceWarning`. One thread at a time iterates it; any may cancel it.
     """
 
     def __init__(self, operation: Operation, beside: Beside, span: tracing.SendSpan) -> None:
@@ -337,8 +337,8 @@ class Turn:
                 raise StopIteration
 
     def next(self, timeout: float | None = None) -> Step | None:
-        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came in
-        time, which changes nothing: ask again."""
+        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
+        in time, which changes nothing: ask again."""
         return _next(self, self._operation, timeout)
 
     def reply(self) -> Reply:
@@ -390,7 +390,7 @@ class Turn:
             pass
 
     def request_cancel(self) -> None:
-        """Asks for the end of the turn without waiting, from any thread; iterating then ends with a `CancelledError`."""
+        """Asks for the end of the turn, from any thread, and does not wait; then iterating raises `CancelledError`."""
         self._operation.driver.cancel(self._operation.op)
 
     def __enter__(self) -> Self:
@@ -406,7 +406,7 @@ class Turn:
 
     def __del__(self) -> None:
         # One that was never made has nothing to give up.
-        operation: Optional[Operation] = self.__dict__.get("_operation")
+        operation: Operation | None = self.__dict__.get("_operation")
         if operation is None or operation.forgotten or not operation.driver.usable():
             return
         operation.driver.drop(operation.op)
@@ -478,8 +478,8 @@ class Subscription:
                 raise StopIteration
 
     def next(self, timeout: float | None = None) -> Step | None:
-        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came in
-        time, which changes nothing: ask again."""
+        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
+        in time, which changes nothing: ask again."""
         return _next(self, self._operation, timeout)
 
     def close(self) -> None:
@@ -499,7 +499,7 @@ class Subscription:
         return f"Subscription({self.cursor!r})"
 
     def __del__(self) -> None:
-        operation: Optional[Operation] = self.__dict__.get("_operation")
+        operation: Operation | None = self.__dict__.get("_operation")
         if operation is not None and not operation.forgotten and operation.driver.usable():
             operation.driver.drop(operation.op)
 

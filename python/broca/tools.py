@@ -121,9 +121,7 @@ class Content:
     blocks: Sequence[Mapping[str, Any]]
 
     def __post_init__(self) -> None:
-        if isinstance(self.blocks, (str, bytes)) or not all(
-            isinstance(block, Mapping) for block in self.blocks
-        ):
+        if isinstance(self.blocks, (str, bytes)) or not all(isinstance(block, Mapping) for block in self.blocks):
             raise InvalidArgumentError("the blocks of a Content are a list of objects, each with a type")
 
 
@@ -172,9 +170,7 @@ class Tool(Generic[P, R]):
             function = function.__func__
         if isinstance(function, type) or not callable(function):
             what = "a class" if isinstance(function, type) else f"an object of {type(function).__name__}"
-            raise InvalidArgumentError(
-                f"{what} is no tool: give a function, or an instance that has __call__"
-            )
+            raise InvalidArgumentError(f"{what} is no tool: give a function, or an instance that has __call__")
         self._function: Callable[..., Any] = function
         self._raw = False
         self._schemas: dict[bool, Arguments] = {}
@@ -271,9 +267,7 @@ class Tool(Generic[P, R]):
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R]: ...
     @overload
-    def __get__(
-        self: Tool[Concatenate[Any, Q], R], instance: object, owner: type | None = None
-    ) -> Tool[Q, R]: ...
+    def __get__(self: Tool[Concatenate[Any, Q], R], instance: object, owner: type | None = None) -> Tool[Q, R]: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> Tool[..., Any]:
         if self._bound or self._binding == "static":
             return self

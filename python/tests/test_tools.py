@@ -109,10 +109,7 @@ class TestSchema:
 
         assert list(walk.input_schema["$defs"]) == ["Node"]
         assert walk.input_schema["properties"]["place"]["properties"]["path"]
-        assert (
-            call(walk, {"node": {"value": 1, "children": [{"value": 2}]}, "place": {"path": "x"}})[0]
-            != "fail"
-        )
+        assert call(walk, {"node": {"value": 1, "children": [{"value": 2}]}, "place": {"path": "x"}})[0] != "fail"
 
     def test_a_function_without_parameters_takes_an_empty_object(self) -> None:
         @tool
@@ -134,9 +131,7 @@ class TestSchema:
 
     def test_annotations_of_a_field_count_more_than_the_docstring(self) -> None:
         @tool
-        def pick(
-            n: Annotated[int, Field(description="From the field.", ge=1)], m: int = Field(7, le=9)
-        ) -> str:
+        def pick(n: Annotated[int, Field(description="From the field.", ge=1)], m: int = Field(7, le=9)) -> str:
             """Pick.
 
             Args:
@@ -249,9 +244,7 @@ class TestDocstrings:
         assert params == {"a": "First: it counts.", "b": "Second."}
         assert text == "Add up.\n\nExample:\n  add(1, 2)"
 
-    @pytest.mark.parametrize(
-        "doc", [None, "", "Args:", "Parameters\n---", ":param", "a: b\n  c", "x\n---\ny"]
-    )
+    @pytest.mark.parametrize("doc", [None, "", "Args:", "Parameters\n---", ":param", "a: b\n  c", "x\n---\ny"])
     def test_prose_is_never_refused(self, doc: Optional[str]) -> None:
         text, params = _docstring.read(doc)
         assert isinstance(text, str) and params == {}
@@ -406,9 +399,7 @@ class TestRunning:
         seen: list[Any] = []
 
         @tool
-        def take(
-            place: Place, filter: Filter, color: Color, n: int, d: decimal.Decimal, u: Union[int, str]
-        ) -> None:
+        def take(place: Place, filter: Filter, color: Color, n: int, d: decimal.Decimal, u: Union[int, str]) -> None:
             seen.extend([place, filter, color, n, d, u])
 
         arguments = (
@@ -531,9 +522,7 @@ class TestRunning:
             async def __call__(self, n: int) -> int:
                 return n
 
-        assert (
-            slow.is_async and tool(functools.partial(slow._function, 1)).is_async and tool(Later()).is_async
-        )
+        assert slow.is_async and tool(functools.partial(slow._function, 1)).is_async and tool(Later()).is_async
 
         def run(arguments: str) -> Any:
             return asyncio.run(slow.run_async(ToolContext("slow", "t", "k", arguments)))
