@@ -86,7 +86,11 @@ function fromPackage(): string | undefined {
     } catch {
       continue;
     }
-    return (require(entry) as { binaryPath(): string }).binaryPath();
+    try {
+      return (require(entry) as { binaryPath(): string }).binaryPath();
+    } catch (error) {
+      throw new BinaryNotFoundError(`@broca/server does not tell its program: ${String(error)}`, { cause: error });
+    }
   }
   return undefined;
 }

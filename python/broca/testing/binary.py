@@ -62,7 +62,10 @@ def _place(given: StrPath | None) -> tuple[str, str]:
     except ImportError:
         pass
     else:
-        return str(package.binary_path()), "the package broca-server"
+        try:
+            return str(package.binary_path()), "the package broca-server"
+        except FileNotFoundError as error:
+            raise BinaryNotFoundError(str(error)) from error
     found = shutil.which("broca")
     if found:
         return found, "PATH"
@@ -74,9 +77,7 @@ def _place(given: StrPath | None) -> tuple[str, str]:
 
 def _check(path: str, place: str) -> None:
     try:
-        done = subprocess.run(
-            [path, "version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False
-        )
+        done = subprocess.run([path, "version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerError(f"{path} ({place}) cannot be run: {error}") from error
     words = done.stdout.decode("utf-8", "replace").split()

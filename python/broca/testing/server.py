@@ -373,9 +373,7 @@ def _close(owner: int, parts: list[Process | Proxy], folder: pathlib.Path) -> No
 
 def _environment(folder: pathlib.Path, more: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment without what would lead the service elsewhere."""
-    own = {
-        name: value for name, value in os.environ.items() if not name.upper().startswith(("BROCA_", "BAE_"))
-    }
+    own = {name: value for name, value in os.environ.items() if not name.upper().startswith(("BROCA_", "BAE_"))}
     return {**own, "XDG_STATE_HOME": str(folder), **more}
 
 
