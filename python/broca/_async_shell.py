@@ -7,13 +7,15 @@ Everything here runs on the loop's thread, with three exceptions that say so: `S
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 import weakref
 from asyncio.events import _get_running_loop
 from typing import TYPE_CHECKING, Any, Callable
 
+from . import tracing
+from ._async_link import Link
+from ._async_operation import Operation
 from ._core import (
     BUSY,
     CLOSE,
@@ -24,24 +26,22 @@ from ._core import (
     RESOLVE,
     RESUME_READ,
     START_TLS,
-    STEP_BATCH,
     TIMER,
     WRITE,
     Process,
-    StepReader,
     close_reason,
-    error_of,
     log,
     logger,
     new_engine,
 )
 from .errors import BrocaError, ClosedError
-from .steps import Failed, Finished
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine
 
+    from ._async_beside import Beside
     from ._options import Options
+    from .steps import Finished
 
 # One buffer for each loop: whatever is read is copied into the engine before the next read.
 _buffers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = weakref.WeakKeyDictionary()
@@ -64,11 +64,11 @@ class Shell:
         "__weakref__",
         "_buffer",
         "_carrying_out",
-        "_open",
         "_connecting",
         "_leave_timer",
         "_leaving",
         "_links",
+        "_open",
         "_operations",
         "_options",
         "_quiet",
@@ -93,8 +93,8 @@ class Shell:
         self._options = options
         self._buffer = _read_buffer(loop)
         self._view = memoryview(self._buffer)
-        self._links: dict[int, _Link] = {}
-        self._open: set[_Link] = set()
+        self._links: dict[int, Link] = {}
+        self._open: set[Link] = set()
         self._connecting: dict[int, asyncio.Task[None] | None] = {}
         self._operations: dict[int, Operation] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,21 +120,25 @@ class Shell:
     def begin(
         self,
         command: str,
-        runs_itself: Callable[[str], bool],
+        beside: Beside | None,
         traceparent: str | None = None,
         tracestate: str | None = None,
     ) -> Operation:
-        """Begins an operation."""
+        """Begins an operation; a turn, if something may run beside it."""
         self.check()
         op = self.engine.command(command, self.now(), traceparent, tracestate)
-        operation = Operation(self, op, StepReader(self, runs_itself))
-        self._operations[op] = operation
+        operation = self._operations[op] = Operation(self, op, beside)
         self.settle()
         return operation
 
+    @property
+    def cancel_wait_s(self) -> float:
+        """Seconds that something cancelled may take to become quiet."""
+        return self._options.cancel_wait_ms() / 1000
+
     async def run(self, command: str) -> tuple[list[Any], Finished]:
         """Runs an operation that has no steps but events; gives them and its outcome."""
-        operation = self.begin(command, _nothing_runs)
+        operation = self.begin(command, None, *tracing.headers())
         events: list[Any] = []
         try:
             while await operation.more():
@@ -177,7 +181,7 @@ class Shell:
     def cancel_turns(self) -> None:
         """Asks for the end of every turn."""
         for operation in list(self._operations.values()):
-            if operation.is_turn:
+            if operation.beside is not None:
                 self._input(self.engine.cancel, operation.op, self.now())
 
     def forget(self, operation: Operation) -> None:
@@ -252,7 +256,7 @@ class Shell:
         if self._may_end():
             self.end()
         else:
-            self._leave_timer = self.loop.call_later(self._options.cancel_wait_ms() / 1000, self.end)
+            self._leave_timer = self.loop.call_later(self.cancel_wait_s, self.end)
 
     def _may_end(self) -> bool:
         return not self.busy and not self._operations
@@ -295,7 +299,7 @@ class Shell:
                 operation.ready()
         elif kind == TIMER:
             self._set_timer(effect[1])
-        elif kind == PAUSE_READ or kind == RESUME_READ:
+        elif kind in (PAUSE_READ, RESUME_READ):
             link = self._links.get(effect[1])
             if link is not None:
                 link.pause(kind == PAUSE_READ)
@@ -383,7 +387,7 @@ class Shell:
             how: dict[str, Any] = {}
             if server_name is not None:
                 how = self._tls(server_name)
-            await self.loop.create_connection(lambda: _Link(self, conn), address, port, **how)
+            await self.loop.create_connection(lambda: Link(self, conn), address, port, **how)
         except (OSError, BrocaError) as fault:
             if conn in self._connecting and not self.over:
                 del self._connecting[conn]
@@ -424,7 +428,7 @@ class Shell:
             why = close_reason(fault)
         self._input(self.engine.closed, conn, why, self.now())
 
-    def connected(self, link: _Link) -> None:
+    def connected(self, link: Link) -> None:
         """A connection is open, its handshake done."""
         self._open.add(link)
         if link.conn not in self._connecting or self.over:
@@ -434,7 +438,7 @@ class Shell:
         self._links[link.conn] = link
         self._input(self.engine.connected, link.conn, self.now())
 
-    def lost(self, link: _Link, why: str) -> None:
+    def lost(self, link: Link, why: str) -> None:
         """A connection is gone. The engine is told once, and not when it closed the connection itself."""
         if self._links.get(link.conn) is link and not self.over:
             del self._links[link.conn]
@@ -457,269 +461,3 @@ class Shell:
         except RuntimeError:
             # The loop is closed, and with it every socket: there is nothing left to end.
             self.over = True
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection."""
-
-    __slots__ = ("_buffer", "_engine", "_gone", "_shell", "_tls", "_unsaid", "_view", "_waits", "conn", "transport")
-
-    def __init__(self, shell: Shell, conn: int) -> None:
-        self._shell = shell
-        self._engine = shell.engine
-        self._buffer = shell._buffer
-        self._view = shell._view
-        self._gone: asyncio.Future[None] | None = None
-        self.conn = conn
-        self.transport: asyncio.Transport | None = None
-        self._tls = False
-        # Bytes that were written while the buffer below was full.
-        self._unsaid = 0
-        self._waits = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self.transport = transport  # type: ignore[assignment]
-        self._tls = transport.get_extra_info("ssl_object") is not None
-        _no_delay(transport)
-        self._shell.connected(self)
-
-    def secured(self, transport: asyncio.Transport) -> None:
-        """TLS was started inside a tunnel."""
-        self.transport = transport
-        self._tls = True
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        shell = self._shell
-        if shell.over or self.conn not in shell._links:
-            return
-        shell._input(self._engine.data, self.conn, self._buffer, nbytes, shell.now())
-
-    def eof_received(self) -> None:
-        self._shell.lost(self, "unclean_eof" if self._tls and _tells_raw_eof(self.transport) else "eof")
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        shell = self._shell
-        shell._open.discard(self)
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
-        if shell._links.get(self.conn) is not self:
-            return
-        if exc is not None and not self._tls:
-            self._read_what_is_left()
-        tls = self._tls and not _tells_raw_eof(self.transport)
-        shell.lost(self, close_reason(exc, tls=tls))
-
-    def pause_writing(self) -> None:
-        self._waits = True
-
-    def resume_writing(self) -> None:
-        self._waits = False
-        size, self._unsaid = self._unsaid, 0
-        if size and self._shell._links.get(self.conn) is self:
-            self._shell.written(self.conn, size)
-
-    def write(self, data: bytes) -> None:
-        """Writes, and says so as soon as the buffer below has room. Called while effects are carried out."""
-        if self.transport is None or self.transport.is_closing():
-            return
-        self.transport.write(data)
-        if self._waits:
-            self._unsaid += len(data)
-        else:
-            self._engine.written(self.conn, len(data), self._shell.now())
-
-    def gone(self) -> asyncio.Future[None]:
-        """Done when the socket is closed."""
-        if self._gone is None:
-            self._gone = self._shell.loop.create_future()
-        return self._gone
-
-    def pause(self, paused: bool) -> None:
-        if self.transport is None or self.transport.is_closing():
-            return
-        if paused:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
-
-    def close(self, *, abort: bool) -> None:
-        if self.transport is None:
-            return
-        if abort:
-            self.transport.abort()
-        else:
-            self.transport.close()
-
-    def _read_what_is_left(self) -> None:
-        """A failed write ends asyncio's transport, although the peer's last words (a refusal, say) may wait in the
-        socket. They are read here, while the socket is still open."""
-        # Other loops may have closed the descriptor already; its number could be somebody else's.
-        if not type(self.transport).__module__.startswith("asyncio.") or not hasattr(os, "readv"):
-            return
-        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
-        descriptor = -1 if sock is None else sock.fileno()
-        shell = self._shell
-        try:
-            while descriptor >= 0 and (size := os.readv(descriptor, [self._buffer])) > 0:
-                self._engine.data(self.conn, self._buffer, size, shell.now())
-        except OSError:
-            # Nothing more, or the reset itself: how the connection ended is known already.
-            pass
-
-
-class Operation:
-    """One operation of the engine, with the steps that were taken and not yet handed out."""
-
-    __slots__ = ("_reader", "_waiters", "final", "is_turn", "items", "left", "op", "running", "seen", "shell")
-
-    def __init__(self, shell: Shell, op: int, reader: StepReader) -> None:
-        self.shell = shell
-        self.op = op
-        self.items: Iterator[Any] = iter(())
-        self.final: Finished | Failed | None = None
-        self.left = False
-        self.is_turn = False
-        self.running: dict[int, Running] = {}
-        # Shown each record that is no event as soon as it comes, before those in front of it have been handed out.
-        self.seen: Callable[[Operation, tuple[Any, ...]], bool] | None = None
-        self._reader = reader
-        self._waiters: list[asyncio.Future[None]] = []
-
-    async def more(self) -> bool:
-        """Waits until ``items`` has something; false when the operation is over. Cancelled, nothing is lost."""
-        while not self.pull():
-            if self.final is not None:
-                return False
-            if self.shell.over:
-                # A broken engine says why.
-                self.shell.engine.steps(self.op, 1)
-                self.shell.check()
-            waiter = self.shell.loop.create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-        return True
-
-    def pull(self) -> bool:
-        """Takes steps from the engine if there are any; false when ``items`` stays empty."""
-        if self.final is not None or self.shell.over:
-            return False
-        try:
-            items, over = self.shell.engine.steps(self.op, STEP_BATCH)
-        except BrocaError as fault:
-            self.shell._broken(fault)
-            raise
-        if items:
-            self._read(items)
-            if over:
-                self._finish(items)
-            self.items = iter(items)
-            self.wake()
-        self.shell.settle()
-        return bool(items)
-
-    def ready(self) -> None:
-        """The engine has steps."""
-        if self.left:
-            self.shell.loop.call_soon(self.discard)
-        else:
-            self.wake()
-
-    def wake(self) -> None:
-        """Wakes whoever waits."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def discard(self) -> None:
-        """Throws away what waits, to the end if it has come."""
-        while self.pull():
-            pass
-        self.items = iter(())
-
-    def start(self, call: int, running: Running) -> None:
-        """Something runs for this call."""
-        self.running[call] = running
-
-    def ended(self, call: int, running: Running) -> None:
-        """It no longer does; any thread may say so."""
-        if self.running.get(call) is running:
-            self.running.pop(call, None)
-
-    def outcome(self) -> Finished:
-        """How the operation ended; raises what it failed with."""
-        final = self.final
-        if isinstance(final, Failed):
-            raise error_of(final)
-        assert final is not None
-        return final
-
-    def stop_running(self) -> None:
-        """Tells everything that runs for it to stop."""
-        for running in list(self.running.values()):
-            running.stop()
-
-    def _read(self, items: list[Any]) -> None:
-        """Makes steps of the records, in place."""
-        unknown = False
-        for i, item in enumerate(items):
-            if item.__class__ is tuple:
-                if self.seen is not None and not self.left and self.seen(self, item):
-                    items[i] = None
-                else:
-                    items[i] = self._reader.read(item)
-                unknown = unknown or items[i] is None
-        if unknown:
-            items[:] = [item for item in items if item is not None]
-
-    def _finish(self, items: list[Any]) -> None:
-        self.final = items.pop()
-        self.shell.forget(self)
-        # Whoever still runs was told to stop long ago, or its time was over.
-        self.stop_running()
-        self.running.clear()
-
-
-class Running:
-    """Something that runs for a turn: a tool, a hook."""
-
-    __slots__ = ("_stop", "task")
-
-    def __init__(self, stop: Callable[[], None] | None = None) -> None:
-        self._stop = stop
-        self.task: asyncio.Task[Any] | None = None
-
-    def stop(self) -> None:
-        """Tells it that its answer no longer counts."""
-        if self._stop is not None:
-            self._stop()
-        if self.task is not None and not self.task.done():
-            self.task.cancel()
-
-
-def _nothing_runs(_: str) -> bool:
-    return False
-
-
-def _no_delay(transport: asyncio.BaseTransport) -> None:
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError:
-            # The peer is gone already; reading will say so.
-            pass
-
-
-def _tells_raw_eof(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether this TLS transport calls ``eof_received`` for the end of the socket instead of for TLS's goodbye:
-    asyncio did before Python 3.11."""
-    return sys.version_info < (3, 11) and type(transport).__module__.startswith("asyncio.")

@@ -17,7 +17,7 @@ import ssl
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
 
 from . import errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
@@ -189,7 +189,7 @@ class StepReader:
 
     def _delta(
         self, kind: int, link: str, text: str
-    ) -> Union[ReasoningDelta, ToolInputDelta, DisplayReset, None]:
+    ) -> ReasoningDelta | ToolInputDelta | DisplayReset | None:
         if kind == 1:
             return ReasoningDelta(text, link)
         if kind == 2:
@@ -291,13 +291,13 @@ def close_reason(fault: BaseException | None, *, tls: bool = False) -> str:
 class Process:
     """Counts forks. What was made before one cannot be used after it: two processes must not share a socket."""
 
-    forks = 0
-    _alive: weakref.WeakSet[Any] = weakref.WeakSet()
-    _inherited: list[Any] = []  # noqa: RUF012
+    forks: ClassVar[int] = 0
+    _alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+    _inherited: ClassVar[list[Any]] = []
 
     @classmethod
     def keep(cls, owner: Any) -> None:
-        """Remembers an owner of sockets. A child that inherits it keeps it for ever, so that nothing is closed there."""
+        """Remembers an owner of sockets. A child that inherits it keeps it, so that nothing is closed there."""
         cls._alive.add(owner)
 
     @classmethod
@@ -305,7 +305,8 @@ class Process:
         """Raises `ForkedError` for what was made before a fork."""
         if forks != cls.forks:
             raise ForkedError(
-                "this client was made before a fork, and its connections belong to the parent: make a client in the child"
+                "this client was made before a fork, and its connections belong to the parent: "
+                "make a client in the child"
             )
 
     @classmethod

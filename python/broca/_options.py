@@ -111,6 +111,11 @@ class Options:
         """The options as the engine reads them; ``hooks`` turns ``Sending`` and ``Received`` on. Holds the key."""
         return compact({**self._engine, "hooks": True} if hooks else self._engine)
 
+    @property
+    def hooks(self) -> bool:
+        """Whether the application asked for `Sending` and `Received` as steps."""
+        return bool(self._engine.get("hooks"))
+
     def cancel_wait_ms(self) -> int:
         """How long a cancelled turn may take to become quiet."""
         cancel = int(self._engine.get("cancel_timeout_ms", 5_000))

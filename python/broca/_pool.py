@@ -28,7 +28,9 @@ class Pool:
         self._closed = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Runs the job as soon as a thread is free. The job must not raise. Raises ``RuntimeError`` when no thread can be had."""
+        """Runs the job, which must not raise, as soon as a thread is free.
+
+        Raises ``RuntimeError`` when no thread can be had."""
         with self._change:
             if self._closed:
                 return

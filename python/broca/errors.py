@@ -93,7 +93,7 @@ class UsageError(BrocaError):
 
     code = -1
     kind = "usage"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class InvalidArgumentError(BrocaError, ValueError):
@@ -101,7 +101,7 @@ class InvalidArgumentError(BrocaError, ValueError):
 
     code = -2
     kind = "invalid_argument"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class ClosedError(BrocaError):
@@ -109,7 +109,7 @@ class ClosedError(BrocaError):
 
     code = -3
     kind = "closed"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class ForkedError(BrocaError):
@@ -117,7 +117,7 @@ class ForkedError(BrocaError):
 
     code = -4
     kind = "forked"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class TransportError(BrocaError):
@@ -125,7 +125,7 @@ class TransportError(BrocaError):
 
     code = -100
     kind = "transport"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class ConnectError(TransportError):
@@ -133,7 +133,7 @@ class ConnectError(TransportError):
 
     code = -101
     kind = "connect"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class TlsError(TransportError):
@@ -141,7 +141,7 @@ class TlsError(TransportError):
 
     code = -102
     kind = "tls"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class IoError(TransportError):
@@ -149,7 +149,7 @@ class IoError(TransportError):
 
     code = -103
     kind = "io"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class TimeoutError(BrocaError, builtins.TimeoutError):
@@ -157,7 +157,7 @@ class TimeoutError(BrocaError, builtins.TimeoutError):
 
     code = -110
     kind = "timeout"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class StreamEndedEarlyError(BrocaError):
@@ -165,7 +165,7 @@ class StreamEndedEarlyError(BrocaError):
 
     code = -120
     kind = "stream_ended_early"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class LineTooLongError(BrocaError):
@@ -173,7 +173,7 @@ class LineTooLongError(BrocaError):
 
     code = -121
     kind = "line_too_long"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class LaggedError(BrocaError):
@@ -181,7 +181,7 @@ class LaggedError(BrocaError):
 
     code = -122
     kind = "lagged"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class ProtocolError(BrocaError):
@@ -189,7 +189,7 @@ class ProtocolError(BrocaError):
 
     code = -200
     kind = "protocol"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class MalformedError(ProtocolError):
@@ -232,7 +232,7 @@ class ApiError(BrocaError):
 
     code = -300
     kind = "api"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
     @property
     def type(self) -> str:
@@ -281,7 +281,7 @@ class RpcError(BrocaError):
 
     code = -320
     kind = "rpc"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
     @property
     def rpc_code(self) -> int:
@@ -294,7 +294,7 @@ class DriverNotRegisteredError(RpcError):
 
     code = -321
     kind = "driver_not_registered"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class TurnInProgressError(RpcError):
@@ -302,7 +302,7 @@ class TurnInProgressError(RpcError):
 
     code = -322
     kind = "turn_in_progress"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class InvalidParamsError(RpcError):
@@ -317,7 +317,7 @@ class ProvidersFailedError(BrocaError):
 
     code = -340
     kind = "providers_failed"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class LoopLimitError(BrocaError):
@@ -325,7 +325,7 @@ class LoopLimitError(BrocaError):
 
     code = -341
     kind = "loop_limit"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class ToolError(BrocaError):
@@ -333,7 +333,7 @@ class ToolError(BrocaError):
 
     code = -400
     kind = "tool"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class UnknownToolError(ToolError):
@@ -348,7 +348,7 @@ class ToolTimeoutError(ToolError):
 
     code = -402
     kind = "tool_timeout"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class HookError(BrocaError):
@@ -356,7 +356,7 @@ class HookError(BrocaError):
 
     code = -410
     kind = "hook"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class ApprovalDeniedError(BrocaError):
@@ -364,7 +364,7 @@ class ApprovalDeniedError(BrocaError):
 
     code = -411
     kind = "approval_denied"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 class CancelledError(BrocaError):
@@ -372,7 +372,7 @@ class CancelledError(BrocaError):
 
     code = -500
     kind = "cancelled"
-    retry = "safe"
+    retry: Retry = "safe"
 
 
 class InternalError(BrocaError):
@@ -380,7 +380,7 @@ class InternalError(BrocaError):
 
     code = -900
     kind = "internal"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class PanicError(BrocaError):
@@ -388,7 +388,7 @@ class PanicError(BrocaError):
 
     code = -901
     kind = "panic"
-    retry = "unknown"
+    retry: Retry = "unknown"
 
 
 class VersionMismatchError(BrocaError):
@@ -396,7 +396,7 @@ class VersionMismatchError(BrocaError):
 
     code = -902
     kind = "version_mismatch"
-    retry = "unsafe"
+    retry: Retry = "unsafe"
 
 
 def _rows() -> dict[int, type[BrocaError]]:

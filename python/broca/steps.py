@@ -131,9 +131,10 @@ class DisplayReset:
 class Gap:
     """Something was lost, visibly.
 
-    ``reason``: ``deltas`` (``count`` pieces of display; the message comes whole), ``line`` (one line of ``count`` bytes
-    where ``limit`` are allowed: raise ``max_line_bytes``), ``cursor`` (the service does not know ``cursor`` and begins at
-    the start of its log), ``unseen`` (whatever happened while the stream was away). ``after``: the place in the log.
+    ``reason``: ``deltas`` (``count`` pieces of display; the message comes whole), ``line`` (one line of ``count``
+    bytes where ``limit`` are allowed: raise ``max_line_bytes``), ``cursor`` (the service does not know ``cursor`` and
+    begins at the start of its log), ``unseen`` (whatever happened while the stream was away). ``after``: the place in
+    the log.
     """
 
     reason: Literal["deltas", "line", "cursor", "unseen", "unknown"]
@@ -165,7 +166,7 @@ class _Called:
 
 @dataclass(frozen=True)
 class ToolCall(_Called):
-    """The model called a tool. When ``runs_itself`` is true the tool's function runs already and the step is for display.
+    """The model called a tool. When ``runs_itself`` is true its function runs already, and the step is for display.
 
     ``idempotency_key`` is the same for every attempt at this call: hand it to whatever must not happen twice.
     """
@@ -223,8 +224,10 @@ class ApprovalWithdrawn:
 
 @dataclass(frozen=True)
 class Status:
-    """Where the operation stands: ``queued``, ``sent``, ``connected``, or ``reconnecting`` after ``delay_ms``, because of an
-    error of ``error_kind``, and ``why`` in words."""
+    """Where the operation stands: ``queued``, ``sent``, ``connected``, or ``reconnecting``.
+
+    The last comes with the delay in ``delay_ms``, the ``error_kind`` of what went wrong, and ``why`` in words.
+    """
 
     state: str
     delay_ms: int | None = None

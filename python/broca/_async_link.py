@@ -1,0 +1,142 @@
+"""One connection on a loop: what asyncio says about it, in the engine's words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from ._core import close_reason
+
+if TYPE_CHECKING:
+    from ._async_shell import Shell
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection."""
+
+    __slots__ = ("_buffer", "_engine", "_gone", "_shell", "_tls", "_unsaid", "_view", "_waits", "conn", "transport")
+
+    def __init__(self, shell: Shell, conn: int) -> None:
+        self._shell = shell
+        self._engine = shell.engine
+        self._buffer = shell._buffer
+        self._view = shell._view
+        self._gone: asyncio.Future[None] | None = None
+        self.conn = conn
+        self.transport: asyncio.Transport | None = None
+        self._tls = False
+        # Bytes that were written while the buffer below was full.
+        self._unsaid = 0
+        self._waits = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+        self._tls = transport.get_extra_info("ssl_object") is not None
+        _no_delay(transport)
+        self._shell.connected(self)
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """TLS was started inside a tunnel."""
+        self.transport = transport
+        self._tls = True
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        shell = self._shell
+        if shell.over or self.conn not in shell._links:
+            return
+        shell._input(self._engine.data, self.conn, self._buffer, nbytes, shell.now())
+
+    def eof_received(self) -> None:
+        self._shell.lost(self, "unclean_eof" if self._tls and _tells_raw_eof(self.transport) else "eof")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        shell = self._shell
+        shell._open.discard(self)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        if shell._links.get(self.conn) is not self:
+            return
+        if exc is not None and not self._tls:
+            self._read_what_is_left()
+        tls = self._tls and not _tells_raw_eof(self.transport)
+        shell.lost(self, close_reason(exc, tls=tls))
+
+    def pause_writing(self) -> None:
+        self._waits = True
+
+    def resume_writing(self) -> None:
+        self._waits = False
+        size, self._unsaid = self._unsaid, 0
+        if size and self._shell._links.get(self.conn) is self:
+            self._shell.written(self.conn, size)
+
+    def write(self, data: bytes) -> None:
+        """Writes, and says so as soon as the buffer below has room. Called while effects are carried out."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.transport.write(data)
+        if self._waits:
+            self._unsaid += len(data)
+        else:
+            self._engine.written(self.conn, len(data), self._shell.now())
+
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the socket is closed."""
+        if self._gone is None:
+            self._gone = self._shell.loop.create_future()
+        return self._gone
+
+    def pause(self, paused: bool) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def close(self, *, abort: bool) -> None:
+        if self.transport is None:
+            return
+        if abort:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _read_what_is_left(self) -> None:
+        """A failed write ends asyncio's transport, although the peer's last words (a refusal, say) may wait in the
+        socket. They are read here, while the socket is still open."""
+        # Other loops may have closed the descriptor already; its number could be somebody else's.
+        if not type(self.transport).__module__.startswith("asyncio.") or not hasattr(os, "readv"):
+            return
+        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
+        descriptor = -1 if sock is None else sock.fileno()
+        shell = self._shell
+        try:
+            while descriptor >= 0 and (size := os.readv(descriptor, [self._buffer])) > 0:
+                self._engine.data(self.conn, self._buffer, size, shell.now())
+        except OSError:
+            # Nothing more, or the reset itself: how the connection ended is known already.
+            pass
+
+
+def _no_delay(transport: asyncio.BaseTransport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            # The peer is gone already; reading will say so.
+            pass
+
+
+def _tells_raw_eof(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether this TLS transport calls ``eof_received`` for the end of the socket instead of for TLS's goodbye:
+    asyncio did before Python 3.11."""
+    return sys.version_info < (3, 11) and type(transport).__module__.startswith("asyncio.")

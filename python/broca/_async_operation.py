@@ -1,0 +1,165 @@
+"""One operation of the engine as whoever waits for it holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Callable
+
+from ._core import STEP_BATCH, StepReader, error_of
+from .errors import BrocaError
+from .steps import Failed, Finished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ._async_beside import Beside
+    from ._async_shell import Shell
+
+
+class Operation:
+    """One operation of the engine, with the steps that were taken and not yet handed out."""
+
+    __slots__ = ("_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell")
+
+    def __init__(self, shell: Shell, op: int, beside: Beside | None) -> None:
+        self.shell = shell
+        self.op = op
+        self.items: Iterator[Any] = iter(())
+        self.final: Finished | Failed | None = None
+        self.left = False
+        self.running: dict[int, Running] = {}
+        # Shown each record that is no event as soon as it comes, before those in front of it have been handed out.
+        self.beside = beside
+        self._reader = StepReader(shell, _nothing_runs if beside is None else beside.runs_itself)
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def more(self, timeout: float | None = None) -> bool:
+        """Waits until ``items`` has something; false when the operation is over, or when nothing came in so many
+        seconds. Cancelled, nothing is lost."""
+        loop = self.shell.loop
+        until = None if timeout is None else loop.time() + timeout
+        while not self.pull():
+            if self.final is not None:
+                return False
+            if self.shell.over:
+                # A broken engine says why.
+                self.shell.engine.steps(self.op, 1)
+                self.shell.check()
+            if until is not None and until <= loop.time():
+                return False
+            waiter = loop.create_future()
+            self._waiters.append(waiter)
+            alarm = None if until is None else loop.call_at(until, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return True
+
+    def pull(self) -> bool:
+        """Takes steps from the engine if there are any; false when ``items`` stays empty."""
+        if self.final is not None or self.shell.over:
+            return False
+        try:
+            items, over = self.shell.engine.steps(self.op, STEP_BATCH)
+        except BrocaError as fault:
+            self.shell._broken(fault)
+            raise
+        if items:
+            self._read(items)
+            if over:
+                self._finish(items)
+            self.items = iter(items)
+            self.wake()
+        self.shell.settle()
+        return bool(items)
+
+    def ready(self) -> None:
+        """The engine has steps."""
+        if self.left:
+            self.shell.loop.call_soon(self.discard)
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wakes whoever waits."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            _wake(waiter)
+
+    def discard(self) -> None:
+        """Throws away what waits, to the end if it has come."""
+        while self.pull():
+            pass
+        self.items = iter(())
+
+    def start(self, call: int, running: Running) -> None:
+        """Something runs for this call."""
+        self.running[call] = running
+
+    def ended(self, call: int, running: Running) -> None:
+        """It no longer does; any thread may say so."""
+        if self.running.get(call) is running:
+            self.running.pop(call, None)
+
+    def outcome(self) -> Finished:
+        """How the operation ended; raises what it failed with."""
+        final = self.final
+        if isinstance(final, Failed):
+            raise error_of(final)
+        assert final is not None
+        return final
+
+    def stop_running(self) -> None:
+        """Tells everything that runs for it to stop."""
+        for running in list(self.running.values()):
+            running.stop()
+
+    def _read(self, items: list[Any]) -> None:
+        """Makes steps of the records, in place."""
+        unknown = False
+        for i, item in enumerate(items):
+            if item.__class__ is tuple:
+                if self.beside is not None and not self.left and self.beside.seen(self, item):
+                    items[i] = None
+                else:
+                    items[i] = self._reader.read(item)
+                unknown = unknown or items[i] is None
+        if unknown:
+            items[:] = [item for item in items if item is not None]
+
+    def _finish(self, items: list[Any]) -> None:
+        self.final = items.pop()
+        self.shell.forget(self)
+        # Whoever still runs was told to stop long ago, or its time was over.
+        self.stop_running()
+        self.running.clear()
+
+
+class Running:
+    """Something that runs for a turn: a tool, a hook."""
+
+    __slots__ = ("_stop", "task")
+
+    def __init__(self, stop: Callable[[], None] | None = None) -> None:
+        self._stop = stop
+        self.task: asyncio.Task[Any] | None = None
+
+    def stop(self) -> None:
+        """Tells it that its answer no longer counts."""
+        if self._stop is not None:
+            self._stop()
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+def _nothing_runs(_: str) -> bool:
+    return False

@@ -1,0 +1,317 @@
+"""Turns and subscriptions on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from ._core import BURST, NOBODY_TO_ASK, NOBODY_TO_RUN, Process, logger
+from .errors import BrocaError, CancelledError, InternalError, TimeoutError
+from .steps import Approval, Cursor, Done, Event, Gap, Reply, Sending, Step, ToolCall
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from ._async_beside import Beside
+    from ._async_operation import Operation
+    from ._async_shell import Shell
+    from .tracing import SendSpan
+
+
+class Attached:
+    """What every handle of a session holds. When the last one goes, the session is left."""
+
+    __slots__ = ("shell",)
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+
+    def __del__(self) -> None:
+        self.shell.leave_soon()
+
+
+class AsyncTurn:
+    """A turn under way: an asynchronous iterator of steps. It ends after `Done`, or raises what the turn failed with.
+
+    Tools are started while the turn is iterated, as soon as their calls come, and answer by themselves. Everything
+    else that asks for an answer (a manual tool, an approval) waits for it until the service's time is over.
+
+    Leave it with ``async with``: then a turn that is left early is cancelled and waited for. One that is dropped
+    without is cancelled with a `ResourceWarning`. When the task that waits for a step is cancelled, so is the turn.
+    """
+
+    def __init__(self, operation: Operation, attached: Attached, beside: Beside, span: SendSpan) -> None:
+        self._operation = operation
+        self._attached = attached
+        self._beside = beside
+        self._span = span
+        self._told = False
+        self._given_up = False
+        self._waiting = 0
+
+    def __aiter__(self) -> AsyncGenerator[Step, None]:
+        return self._steps()
+
+    async def __anext__(self) -> Step:
+        step = await self.next()
+        if step is None:
+            raise StopAsyncIteration
+        return step
+
+    async def next(self, timeout: float | None = None) -> Step | None:
+        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
+        in time, which changes nothing: ask again."""
+        operation = self._operation
+        while True:
+            step: Step | None = next(operation.items, None)
+            if step is not None:
+                return step
+            if not await self._more(timeout):
+                if operation.final is None:
+                    raise _none_in_time(timeout)
+                self._tell()
+                return None
+
+    async def reply(self) -> Reply:
+        """Drives the turn to its end and returns the reply. Raises what the turn failed with.
+
+        Approvals are decided by the session's ``on_approval`` handler; without one they are denied, and so fail
+        calls of manual tools, because nobody is there to answer.
+        """
+        reply: Reply | None = None
+        try:
+            while await self._more():
+                for step in self._operation.items:
+                    kind = type(step)
+                    if kind is Event:
+                        continue
+                    if kind is Done:
+                        reply = step.reply
+                    elif kind is ToolCall and not step.runs_itself:
+                        step.fail(NOBODY_TO_RUN)
+                    elif kind is Approval:
+                        self._beside.decide(self._operation, step, NOBODY_TO_ASK)
+                    elif kind is Sending:
+                        step.send()
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+        self._tell()
+        if reply is None:
+            raise InternalError("the turn ended without a reply")
+        return reply
+
+    async def cancel(self) -> None:
+        """Ends the turn early and returns when it is quiet: the service has let go of it, or does not matter any more,
+        and tools have stopped or were abandoned. Steps that were still waiting are dropped. A turn that has ended is
+        no error; one that had failed before raises that.
+        """
+        others = self._waiting
+        self.request_cancel()
+        await self._drained()
+        if others:
+            return
+        try:
+            self._tell()
+        except CancelledError:
+            pass
+
+    def request_cancel(self) -> None:
+        """Asks for the end of the turn without waiting, from any thread. Iterating then ends with `CancelledError`."""
+        self._operation.shell.cancel(self._operation.op)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._told or self._given_up:
+            return
+        self.request_cancel()
+        limit = self._operation.shell.cancel_wait_s
+        try:
+            await asyncio.wait_for(self._drained(), limit)
+        except asyncio.TimeoutError:
+            logger.warning("a cancelled turn did not become quiet within %.1f s and was abandoned", limit)
+        finally:
+            self._give_up()
+
+    def __repr__(self) -> str:
+        state = "over" if self._operation.final is not None else "under way"
+        return f"AsyncTurn({state})"
+
+    def __del__(self) -> None:
+        # One that was never made has nothing to give up.
+        operation: Operation | None = self.__dict__.get("_operation")
+        if operation is None or operation.final is not None or self._given_up:
+            return
+        shell = operation.shell
+        if shell.over or Process.forks != shell.forks:
+            return
+        shell.leave_later(operation)
+        self._span.end(None)
+        warnings.warn(
+            "a turn was dropped before its end, and is cancelled; use 'async with session.send(…) as turn'",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        operation = self._operation
+        burst = 0
+        while True:
+            for step in operation.items:
+                yield step
+                burst += 1
+                if burst >= BURST:
+                    burst = 0
+                    await asyncio.sleep(0)
+            if not await self._more():
+                self._tell()
+                return
+
+    async def _more(self, timeout: float | None = None) -> bool:
+        self._waiting += 1
+        try:
+            return await self._operation.more(timeout)
+        except asyncio.CancelledError:
+            self.request_cancel()
+            raise
+        finally:
+            self._waiting -= 1
+
+    async def _drained(self) -> None:
+        operation = self._operation
+        while await operation.more():
+            operation.items = iter(())
+
+    def _tell(self) -> None:
+        """Says once how the turn ended."""
+        if self._told:
+            return
+        self._told = True
+        try:
+            self._operation.outcome()
+        except BrocaError as error:
+            self._span.end(error)
+            raise
+        self._span.end(None)
+
+    def _give_up(self) -> None:
+        """Nobody looks at the turn any more."""
+        if not self._given_up:
+            self._given_up = True
+            self._operation.shell.leave(self._operation)
+            self._span.end(None)
+
+
+class AsyncSubscription:
+    """A session's events as they happen: an asynchronous iterator that outlives its connections.
+
+    It ends with the session. Every event comes once and in order; what cannot be had is a visible `Gap`. Dropped, it
+    ends.
+    """
+
+    def __init__(self, operation: Operation, attached: Attached, cursor: Cursor | None) -> None:
+        self._operation = operation
+        self._attached = attached
+        self._cursor = cursor
+        self._last: Event | None = None
+        self._told = False
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """Just after the last event handed out: store it to go on from there, in this process or another.
+
+        None before the first event of a subscription that began with what happens from now on."""
+        if self._last is not None:
+            self._cursor = Cursor(self._last.id)
+        return self._cursor
+
+    def __aiter__(self) -> AsyncGenerator[Step, None]:
+        return self._steps()
+
+    async def __anext__(self) -> Step:
+        step = await self.next()
+        if step is None:
+            raise StopAsyncIteration
+        return step
+
+    async def next(self, timeout: float | None = None) -> Step | None:
+        """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
+        in time, which changes nothing: ask again."""
+        operation = self._operation
+        while True:
+            step: Step | None = next(operation.items, None)
+            if step is not None:
+                self._follow(step)
+                return step
+            if self._told:
+                return None
+            if not await operation.more(timeout):
+                if operation.final is None:
+                    raise _none_in_time(timeout)
+                self._tell()
+                return None
+
+    async def close(self) -> None:
+        """Ends the subscription. What was not handed out comes again after `cursor`."""
+        self._told = True
+        self._operation.shell.leave(self._operation)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncSubscription({self.cursor!r})"
+
+    def __del__(self) -> None:
+        operation: Operation | None = self.__dict__.get("_operation")
+        if operation is not None and operation.final is None and not operation.left:
+            operation.shell.leave_later(operation)
+
+    async def _steps(self) -> AsyncGenerator[Step, None]:
+        operation = self._operation
+        burst = 0
+        while True:
+            for step in operation.items:
+                if step.__class__ is Event:
+                    self._last = step
+                else:
+                    self._follow(step)
+                yield step
+                burst += 1
+                if burst >= BURST:
+                    burst = 0
+                    await asyncio.sleep(0)
+            if not await operation.more():
+                self._tell()
+                return
+
+    def _follow(self, step: Step) -> None:
+        if isinstance(step, Event):
+            self._last = step
+        elif isinstance(step, Gap) and step.reason == "cursor":
+            # The service forgot the cursor and begins again at the start of its log.
+            self._last = None
+            self._cursor = Cursor.START
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            self._operation.outcome()
+
+
+def _none_in_time(timeout: float | None) -> TimeoutError:
+    return TimeoutError(f"no step came within {timeout} s", retry="safe")
