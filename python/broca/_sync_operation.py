@@ -57,7 +57,7 @@ class Hooks:
 class Operation:
     """An operation under way, with the steps that were taken and not yet handed out."""
 
-    __slots__ = ("_beside", "_name", "_over", "_raw", "_reader", "driver", "final", "forgotten", "items", "op")
+    __slots__ = ("_beside", "_name", "_over", "_raw", "_reader", "driver", "final", "forgotten", "items", "left", "op")
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class Operation:
         self.items: Iterator[Any] = iter(())
         self.final: Finished | Failed | None = None
         self.forgotten = False
+        self.left = False
         self._name = name
         self._beside = beside
         self._over = False
@@ -84,7 +85,7 @@ class Operation:
     def more(self, until: float | None = None) -> bool:
         """Waits until `items` has something; false when the operation is over, or the time."""
         driver = self.driver
-        while self.final is None:
+        while self.final is None and not self.left:
             driver.enter(self._name)
             if self._raw is None:
                 driver.pump(self._take, until)
@@ -118,6 +119,7 @@ class Operation:
 
     def leave(self, *, wait: bool) -> None:
         """Nobody waits for it any more: it is cancelled, and its steps are thrown away."""
+        self.left = True
         if not self.forgotten:
             self.forgotten = True
             self.items = iter(())
