@@ -15,13 +15,13 @@ pub mod blocking;
 pub mod setup;
 #[cfg(feature = "shell")]
 pub mod steps;
-#[cfg(feature = "shell")]
+#[cfg(feature = "wire")]
 pub mod tls;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 #[cfg(feature = "shell")]
 pub mod tools;
-#[cfg(feature = "shell")]
+#[cfg(feature = "wire")]
 pub mod wire;
 
 pub use broca_proto::session::ids::{Cursor, SessionId};

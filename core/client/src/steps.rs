@@ -1,5 +1,7 @@
 //! Steps as the shells hand them out: the engine's, with the means to answer them.
 
+pub(crate) use crate::engine::{NOBODY_TO_ASK, NOBODY_TO_RUN};
+
 use crate::engine::{self, Answer, CallId, Delta, Gap, Lost, Reply, Status, Trace};
 use broca_proto::session::content::Message;
 use broca_proto::session::event::Event;
@@ -361,11 +363,3 @@ pub(crate) fn follow(cursor: &mut Option<Cursor>, step: &Step) {
         _ => {}
     }
 }
-
-/// Why an approval is denied when nobody looks at the steps.
-pub(crate) const NOBODY_TO_ASK: &str =
-    "the program has nobody to ask for consent (no approval handler is set)";
-
-/// Why a manual tool fails when nobody looks at the steps.
-pub(crate) const NOBODY_TO_RUN: &str =
-    "Nobody is there to run this tool: the program only waits for the reply.";

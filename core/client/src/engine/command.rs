@@ -106,3 +106,11 @@ impl fmt::Debug for Answer {
         })
     }
 }
+
+/// Why an approval is denied when nobody looks at the steps.
+pub const NOBODY_TO_ASK: &str =
+    "the program has nobody to ask for consent (no approval handler is set)";
+
+/// Why a tool without a handler fails when nobody looks at the steps.
+pub const NOBODY_TO_RUN: &str =
+    "Nobody is there to run this tool: the program only waits for the reply.";

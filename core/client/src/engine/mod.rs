@@ -24,7 +24,7 @@ mod step;
 mod subscribe;
 
 pub use address::Environment;
-pub use command::{Answer, Command, Trace};
+pub use command::{Answer, Command, NOBODY_TO_ASK, NOBODY_TO_RUN, Trace};
 pub use config::Config;
 pub use effect::{
     CallId, CloseReason, ConnId, Effect, LogLevel, LogRecord, OpId, ResolveId, Resolved, Tls,
