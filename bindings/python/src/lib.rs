@@ -7,8 +7,10 @@
 //! * [`engine`]: one engine, with its inputs, effects and steps.
 //! * [`event`], [`delta`]: the steps that come by the thousand, decoded when they are read.
 //! * [`json`], [`text`]: JSON and strings as Python objects.
+//! * [`chat`]: a provider's answer, for tests.
 //! * [`fault`]: errors as the classes of `broca.errors`, panics included.
 
+mod chat;
 mod delta;
 mod engine;
 mod event;
@@ -53,6 +55,8 @@ fn decode_json<'py>(text: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> 
 /// The module.
 #[pymodule(gil_used = false)]
 mod _broca {
+    #[pymodule_export]
+    use super::chat::ChatStream;
     #[pymodule_export]
     use super::delta::TextDelta;
     #[pymodule_export]

@@ -6,9 +6,11 @@
         with Server(script={"rules": [{"then": {"text": "42"}}]}) as server:
             client = broca.Client(server.url, key=server.key)
 
-Everything here is plain Python over the ``broca`` command; no key of a model and no network is needed.
+All of that is plain Python over the ``broca`` command; no key of a model and no network is needed. ``ChatStream`` reads the
+answer of a Chat Completions server, and ``python -m broca.testing.vectors`` plays the project's shared vectors.
 """
 
+from .._broca import ChatStream
 from .binary import BinaryNotFoundError, VersionMismatchError
 from .process import ServerError
 from .proxy import Proxy, ProxyStatus
@@ -16,6 +18,7 @@ from .server import Server
 
 __all__ = [
     "BinaryNotFoundError",
+    "ChatStream",
     "Proxy",
     "ProxyStatus",
     "Server",
