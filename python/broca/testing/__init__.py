@@ -6,8 +6,8 @@
         with Server(script={"rules": [{"then": {"text": "42"}}]}) as server:
             client = broca.Client(server.url, key=server.key)
 
-All of that is plain Python over the ``broca`` command; no key of a model and no network is needed. ``ChatStream`` reads the
-answer of a Chat Completions server, and ``python -m broca.testing.vectors`` plays the project's shared vectors.
+All of that is plain Python over the ``broca`` command; no key of a model and no network is needed. ``ChatStream`` reads
+the answer of a Chat Completions server, and ``python -m broca.testing.vectors`` plays the project's shared vectors.
 """
 
 from .._broca import ChatStream
