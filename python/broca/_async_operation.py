@@ -68,14 +68,16 @@ class Operation:
         except BrocaError as fault:
             self.shell._broken(fault)
             raise
-        if items:
-            self._read(items)
-            if over:
-                self._finish(items)
-            self.items = iter(items)
-            self.wake()
+        if not items:
+            # Nothing is carried out here: a Ready that another thread has caused would find nobody waiting yet.
+            return False
+        self._read(items)
+        if over:
+            self._finish(items)
+        self.items = iter(items)
+        self.wake()
         self.shell.settle()
-        return bool(items)
+        return True
 
     def ready(self) -> None:
         """The engine has steps."""

@@ -140,7 +140,7 @@ class AsyncClient:
         """
         Process.check(self._forks)
         if self._loop is not None:
-            self._on_loop()
+            self._own_loop()
         self._closed = True
         shells = list(self._shells)
         if shells:
@@ -162,6 +162,13 @@ class AsyncClient:
     def _on_loop(self) -> asyncio.AbstractEventLoop:
         """The loop that runs, if the client may be used on it."""
         Process.check(self._forks)
+        loop = self._own_loop()
+        if self._closed:
+            raise ClosedError("the client is closed")
+        return loop
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs; it has to be the client's."""
         loop = _running_loop()
         if self._loop is None:
             self._loop = loop
@@ -169,8 +176,6 @@ class AsyncClient:
             raise UsageError(
                 "this client belongs to another event loop, where it was used first: make a client for each loop"
             )
-        if self._closed:
-            raise ClosedError("the client is closed")
         return loop
 
     def _new_attached(self, *, hooks: bool) -> Attached:

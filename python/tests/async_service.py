@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 import threading
@@ -204,6 +205,8 @@ class Service:
             return
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     def _usual(self, asked: Asked, answer: Answer) -> None:
         if not asked.whole:
