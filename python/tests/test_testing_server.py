@@ -24,9 +24,11 @@ import pytest
 
 from broca._version import __version__
 from broca.testing import BinaryNotFoundError, Server, ServerError, VersionMismatchError
+from broca.testing import binary as binaries
 from broca.testing.binary import find
 
-PYTHON = str(pathlib.Path(__file__).resolve().parents[1])
+# Child processes test the same copy of the package.
+PYTHON = str(pathlib.Path(binaries.__file__).parents[2])
 
 
 def binary() -> str | None:
