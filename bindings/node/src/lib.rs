@@ -7,10 +7,12 @@
 //! Errors are thrown with the code `Broca` and a JSON object as their message (`code`, `kind`, `message`, `retry`, `details`); the
 //! TypeScript layer makes its classes of them.
 
+mod chat;
 mod engine;
 mod fault;
 mod outgoing;
 
+pub use chat::ChatStream;
 pub use engine::Engine;
 
 use broca_bridge::{Batch, errors};
@@ -59,7 +61,7 @@ mod tests {
     /// A panic that leaves an export without it ends the host's process.
     #[test]
     fn every_export_catches_panics() {
-        for source in [include_str!("lib.rs"), include_str!("engine.rs")] {
+        for source in [include_str!("lib.rs"), include_str!("engine.rs"), include_str!("chat.rs")] {
             let lines: Vec<&str> = source.lines().map(str::trim).collect();
             let exports = lines.windows(2).filter(|pair| pair[0].starts_with("#[napi"));
             for pair in exports {
