@@ -1,6 +1,8 @@
 //! The file that the session is about: what tools may say of it, and what is true.
 
 use crate::Trouble;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -11,6 +13,9 @@ const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// How much of the beginning is quoted.
 const QUOTED_LINES: usize = 6;
 const QUOTED_CHARS: usize = 360;
+
+/// How much of a long word is shown.
+const WORD_CHARS: usize = 60;
 
 /// The one file that the tools may read.
 pub(crate) struct Document {
@@ -52,6 +57,11 @@ impl Document {
         &self.name
     }
 
+    /// Where it lies, as the tools are told.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Whether a tool may read this path: the one that the person named.
     pub(crate) fn permit(&self, path: &str) -> Result<(), String> {
         if path == self.path {
@@ -70,6 +80,39 @@ impl Document {
         self.text.len()
     }
 
+    /// Its longest word, the first of several, as the driver in Python should say.
+    pub(crate) fn longest_word(&self) -> String {
+        let mut longest = ("", 0);
+        for word in self.bare_words() {
+            let chars = word.chars().count();
+            if chars > longest.1 {
+                longest = (word, chars);
+            }
+        }
+        shown_word(longest.0)
+    }
+
+    /// Its most frequent word, the first of several, and how often it is there, as the driver in JavaScript should say.
+    pub(crate) fn most_frequent_word(&self) -> String {
+        // How often, and which of all it is.
+        let mut counts: HashMap<&str, (usize, usize)> = HashMap::new();
+        for word in self.bare_words() {
+            let number = counts.len();
+            counts.entry(word).or_insert((0, number)).0 += 1;
+        }
+        let most = counts.iter().max_by_key(|(_, (count, number))| (*count, Reverse(*number)));
+        let (word, count) = most.map_or(("", 0), |(word, (count, _))| (*word, *count));
+        format!("{} ({count})", shown_word(word))
+    }
+
+    /// What stands between white space, without the punctuation around it; both those of ASCII, so that every language finds
+    /// the same.
+    fn bare_words(&self) -> impl Iterator<Item = &str> {
+        let words = self.text.split([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+        let bare = words.map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()));
+        bare.filter(|word| !word.is_empty())
+    }
+
     /// How it begins: some lines with something in them, shortened.
     pub(crate) fn beginning(&self) -> String {
         let lines = self.text.lines().filter(|line| !line.trim().is_empty()).take(QUOTED_LINES);
@@ -84,26 +127,39 @@ impl Document {
     /// What the scripted model does with the questions of this demo. After the tools have answered it
     /// goes by its built-in rules: it quotes them.
     pub(crate) fn script(&self) -> String {
-        let call = |name: &str| serde_json::json!({"name": name, "input": {"path": self.path}});
+        let rule = |question: &str, text: &str, tools: &[&str]| {
+            let input = serde_json::json!({"path": self.path});
+            let call = |name: &&str| serde_json::json!({"name": name, "input": input});
+            serde_json::json!({
+                "when": {"contains": question, "after_tools": false},
+                "then": {"text": text, "tool_calls": tools.iter().map(call).collect::<Vec<_>>()},
+            })
+        };
         let script = serde_json::json!({
             "word_delay_ms": 20,
             "rules": [
-                {
-                    "when": {"contains": "how many words", "after_tools": false},
-                    "then": {
-                        "text": "Let me look: read_file shows me how it begins, count_words counts.",
-                        "tool_calls": [call("read_file"), call("count_words")],
-                    },
-                },
-                {
-                    "when": {"contains": "How large", "after_tools": false},
-                    "then": {
-                        "text": "I can ask file_size about that.",
-                        "tool_calls": [call("file_size")],
-                    },
-                },
+                rule(
+                    "how many words",
+                    "Let me look: read_file shows me how it begins, count_words counts.",
+                    &["read_file", "count_words"],
+                ),
+                rule("longest word", "Python knows: I call longest_word.", &["longest_word"]),
+                rule("How large", "I can ask file_size about that.", &["file_size"]),
+                rule("most frequent", "That takes some counting.", &["most_frequent_word"]),
             ],
         });
         script.to_string()
     }
+}
+
+/// A word as the tools say it: shortened, if it is very long.
+fn shown_word(word: &str) -> String {
+    if word.is_empty() {
+        return "there is none".to_owned();
+    }
+    let mut shown: String = word.chars().take(WORD_CHARS).collect();
+    if shown.len() < word.len() {
+        shown.push('…');
+    }
+    shown
 }

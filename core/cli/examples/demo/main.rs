@@ -1,8 +1,12 @@
 //! The demo: a session about a file of yours, on the bundled service, which runs as a process of its
-//! own. Two drivers with tools, an observer, and a model that needs no key. Run it with `make demo`.
+//! own. A driver with tools in each of four languages, an observer, and a model that needs no key. Run it with `make demo`.
+//!
+//! This program directs: it starts the service and the drivers in other languages, is the driver in Rust and the observer,
+//! and checks what was said.
 #![forbid(unsafe_code)]
 
 mod document;
+mod drivers;
 mod people;
 mod screen;
 mod service;
@@ -10,10 +14,11 @@ mod service;
 use broca::Error;
 use broca::tokio::Client;
 use document::Document;
-use people::{Observed, driver_a, driver_b, observer};
+use drivers::{Drivers, Task};
+use people::{Observed, observer};
 use screen::{Screen, Speaker};
 use service::ServiceProcess;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,9 +37,11 @@ impl From<Error> for Trouble {
 }
 
 fn main() -> ExitCode {
-    let file = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("README.md"), PathBuf::from);
+    let mut given = std::env::args_os().skip(1).map(PathBuf::from);
+    let file = given.next().unwrap_or_else(|| PathBuf::from("README.md"));
+    let drivers = Drivers::new(given.next().unwrap_or_else(|| PathBuf::from("target/demo")));
     let screen = Screen::new();
-    match run(&file, &screen) {
+    match run(&file, &drivers, &screen) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Trouble(why)) => {
             screen.close();
@@ -44,7 +51,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(file: &std::path::Path, screen: &Screen) -> Result<(), Trouble> {
+fn run(file: &Path, drivers: &Drivers, screen: &Screen) -> Result<(), Trouble> {
     let document = Arc::new(Document::read(file)?);
     let begun = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -53,7 +60,7 @@ fn run(file: &std::path::Path, screen: &Screen) -> Result<(), Trouble> {
     let service = ServiceProcess::start(&document.script())?;
     screen.say(Speaker::Service, &format!("listens on {}, as a process of its own", service.url));
     let played = runtime.block_on(async {
-        let play = play(&service, &document, screen);
+        let play = play(&service, &document, drivers, screen);
         tokio::select! {
             played = play => played,
             () = tokio::time::sleep(PATIENCE) => Err(Trouble("it took more than a minute; something hangs".into())),
@@ -112,62 +119,91 @@ impl Ending {
 async fn play(
     service: &ServiceProcess,
     document: &Arc<Document>,
+    drivers: &Drivers,
     screen: &Screen,
 ) -> Result<(), Trouble> {
-    let client_a = Client::new(service.url.as_str(), service.keys.driver_a.as_str())?;
-    let client_b = Client::new(service.url.as_str(), service.keys.driver_b.as_str())?;
+    let client = Client::new(service.url.as_str(), service.keys.rust.as_str())?;
     let watcher = Client::builder(service.url.as_str(), service.keys.observer.as_str())
         .configure(|config| config.features.display = false)
         .build()?;
 
-    let session = driver_a::open(&client_a, document, screen).await?;
+    let session = people::open(&client, document, screen).await?;
     let id = session.id().clone();
-    let (a_is_busy, a_busy) = oneshot::channel();
-    let drivers = async {
-        let asked = tokio::try_join!(driver_a::ask(&session, document, screen, a_is_busy), async {
-            // In the middle of the turn of A: the session lets B wait for its own.
-            let _a_is_done = a_busy.await;
-            driver_b::ask(&client_b, &id, document, screen).await
-        },);
+    let name = document.name();
+    let task = |language, key, question| Task {
+        language,
+        url: &service.url,
+        key,
+        session: id.as_str(),
+        file: document.path(),
+        question,
+    };
+    let keys = &service.keys;
+    let python =
+        task(Speaker::Python, &keys.python, format!("Which is the longest word in {name}?"));
+    let c = task(Speaker::C, &keys.c, format!("How large is {name}?"));
+    let node =
+        task(Speaker::Node, &keys.node, format!("Which is the most frequent word in {name}?"));
+
+    // Each comes when the one before has asked, in the middle of the first turn: the session lets them wait for their own.
+    let (rust_is_busy, rust_busy) = oneshot::channel();
+    let (python_asks, python_asked) = oneshot::channel();
+    let (c_asks, c_asked) = oneshot::channel();
+    let (node_asks, _nobody_waits) = oneshot::channel();
+    let question = format!("How does {name} begin, and how many words has it?");
+    let asking = async {
+        let replies = tokio::try_join!(
+            people::ask(&session, &question, screen, rust_is_busy),
+            python.run_after(rust_busy, drivers, python_asks, screen),
+            c.run_after(python_asked, drivers, c_asks, screen),
+            node.run_after(c_asked, drivers, node_asks, screen),
+        );
         // The end of the session is what the observer waits for.
         let closed = session.close().await;
-        let replies = asked?;
+        let (rust, python, c, node) = replies?;
         closed?;
-        Ok::<_, Trouble>(replies)
+        Ok::<_, Trouble>([rust, python, c, node])
     };
-    let ((a, b), observed) = tokio::try_join!(drivers, observer::watch(&watcher, &id, screen))?;
-    check(document, &a, &b, &observed, screen)
+    let (replies, observed) = tokio::try_join!(asking, observer::watch(&watcher, &id, screen))?;
+    check(document, &replies, &observed, screen)
 }
 
 /// The answers against the file itself, and what the observer saw against the log.
 fn check(
     document: &Document,
-    a: &str,
-    b: &str,
+    replies: &[String; 4],
     observed: &Observed,
     screen: &Screen,
 ) -> Result<(), Trouble> {
-    let (words, beginning) = (document.count_words(), document.beginning());
-    if !a.contains(&format!("count_words says:\n{words}")) {
-        return Err(Trouble(format!("the answer is wrong: the file has {words} words")));
-    }
-    if !a.contains(beginning.lines().next().unwrap_or_default()) {
+    let beginning = document.beginning();
+    let words = document.count_words().to_string();
+    let bytes = document.bytes().to_string();
+    let (longest, frequent) = (document.longest_word(), document.most_frequent_word());
+    let [rust, python, c, node] = replies;
+    if !rust.contains(beginning.lines().next().unwrap_or_default()) {
         return Err(Trouble("the answer is wrong: the file begins otherwise".into()));
     }
-    let bytes = document.bytes();
-    if !b.contains(&format!("file_size says:\n{bytes}")) {
-        return Err(Trouble(format!("the answer is wrong: the file has {bytes} bytes")));
-    }
-    screen.say(
-        Speaker::Check,
-        &format!("answer is right: {words} words, {bytes} bytes, and it begins as quoted"),
-    );
-    observed.compare()?;
+    quotes(rust, "count_words", &words)?;
+    quotes(python, "longest_word", &longest)?;
+    quotes(c, "file_size", &bytes)?;
+    quotes(node, "most_frequent_word", &frequent)?;
+    let say = |what: &str| screen.say(Speaker::Check, what);
+    say(&format!("Rust: the answer is right, {words} words, and it begins as quoted"));
+    say(&format!("Python: the answer is right, {longest}"));
+    say(&format!("C: the answer is right, {bytes} bytes"));
+    say(&format!("Node: the answer is right, {frequent}"));
+    observed.compare(replies.len())?;
     let seen = observed.seen.len();
-    screen.say(
-        Speaker::Check,
-        &format!("the observer saw all {seen} events once, in the order of the log"),
-    );
-    screen.say(Speaker::Check, "the turn of B came after the turn of A, none in the other");
+    say(&format!("the observer saw all {seen} events once, in the order of the log"));
+    say("four turns of four drivers came one after the other, none in another");
     Ok(())
+}
+
+/// Whether the model quotes this as the whole result of a tool.
+fn quotes(reply: &str, tool: &str, result: &str) -> Result<(), Trouble> {
+    let quoted = reply.split_once(&format!("{tool} says:\n{result}"));
+    if quoted.is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('\n')) {
+        return Ok(());
+    }
+    Err(Trouble(format!("the answer is wrong: {tool} of this file is {result}")))
 }

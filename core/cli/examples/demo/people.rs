@@ -1,4 +1,4 @@
-//! Who takes part: two drivers with tools of their own, and an observer.
+//! Who takes part in this process: the driver in Rust with its tools, and an observer.
 
 use crate::Trouble;
 use crate::document::Document;
@@ -8,6 +8,7 @@ use broca::steps::Step;
 use broca::tokio::{Client, Session};
 use broca::tools::Tool;
 use broca_proto::session::ids::SessionId;
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -31,77 +32,41 @@ fn tool(
     })
 }
 
-/// The first driver: opens the session, asks about beginning and words.
-pub(crate) mod driver_a {
-    use super::*;
-
-    pub(crate) async fn open(
-        client: &Client,
-        document: &Arc<Document>,
-        screen: &Screen,
-    ) -> Result<Session, Trouble> {
-        let read = tool("read_file", "Return how a file begins.", document, Document::beginning);
-        let count = tool("count_words", "Count the words of a file.", document, |document| {
-            document.count_words().to_string()
-        });
-        let session = client.open().tool(read).tool(count).await?;
-        let told =
-            format!("opens session {}, bringing the tools read_file and count_words", session.id());
-        screen.say(Speaker::DriverA, &told);
-        Ok(session)
-    }
-
-    /// Asks; tells `busy` when the turn is in its middle.
-    pub(crate) async fn ask(
-        session: &Session,
-        document: &Document,
-        screen: &Screen,
-        busy: oneshot::Sender<()>,
-    ) -> Result<String, Trouble> {
-        let question = format!("How does {} begin, and how many words has it?", document.name());
-        take_turn(session, &question, Speaker::DriverA, screen, Some(busy)).await
-    }
+/// Opens the session, with the tools of this driver.
+pub(crate) async fn open(
+    client: &Client,
+    document: &Arc<Document>,
+    screen: &Screen,
+) -> Result<Session, Trouble> {
+    let read = tool("read_file", "Return how a file begins.", document, Document::beginning);
+    let count = tool("count_words", "Count the words of a file.", document, |document| {
+        document.count_words().to_string()
+    });
+    let session = client.open().tool(read).tool(count).await?;
+    let told =
+        format!("opens session {}, bringing the tools read_file and count_words", session.id());
+    screen.say(Speaker::Rust, &told);
+    Ok(session)
 }
 
-/// The second driver: joins while the first one's turn is under way, and waits for its own.
-pub(crate) mod driver_b {
-    use super::*;
-
-    pub(crate) async fn ask(
-        client: &Client,
-        id: &SessionId,
-        document: &Arc<Document>,
-        screen: &Screen,
-    ) -> Result<String, Trouble> {
-        let size = tool("file_size", "Tell the bytes of a file.", document, |document| {
-            document.bytes().to_string()
-        });
-        let session = client.join(id.clone()).tool(size).await?;
-        screen.say(
-            Speaker::DriverB,
-            "joins while the turn of A is under way, bringing the tool file_size",
-        );
-        let question = format!("How large is {}?", document.name());
-        take_turn(&session, &question, Speaker::DriverB, screen, None).await
-    }
-}
-
-/// One turn, shown as it happens. The tools run by themselves.
-async fn take_turn(
+/// Asks, and shows the turn as it happens. The tools run by themselves. `busy` is told when the turn is in its middle.
+pub(crate) async fn ask(
     session: &Session,
     question: &str,
-    who: Speaker,
     screen: &Screen,
-    mut busy: Option<oneshot::Sender<()>>,
+    busy: oneshot::Sender<()>,
 ) -> Result<String, Trouble> {
-    screen.say(who, &format!("asks: {question}"));
+    let mut busy = Some(busy);
+    screen.say(Speaker::Rust, &format!("asks: {question}"));
     let mut turn = session.send(question);
     let mut answer = None;
     while let Some(step) = turn.next().await {
         match step? {
-            Step::Delta(delta) if delta.kind == DeltaKind::Text => screen.words(&delta.text),
+            Step::Delta(delta) if delta.kind == DeltaKind::Text => {
+                screen.words(Speaker::Rust, &delta.text);
+            }
             Step::ToolCall(call) => {
-                screen.say(who, &format!("runs {} {}", call.name, call.input.as_str()));
+                screen.say(Speaker::Rust, &format!("runs {} {}", call.name, call.input.as_str()));
                 if let Some(busy) = busy.take() {
                     // Nobody waits for it when the demo is being ended.
                     let _ended = busy.send(());
@@ -130,8 +95,8 @@ pub(crate) struct Told {
 }
 
 impl Observed {
-    /// The same events in the same order, and no turn inside another.
-    pub(crate) fn compare(&self) -> Result<(), Trouble> {
+    /// The same events in the same order, and so many turns of different drivers, none inside another.
+    pub(crate) fn compare(&self, turns: usize) -> Result<(), Trouble> {
         if self.seen != self.log {
             let (seen, logged) = (self.seen.len(), self.log.len());
             return Err(Trouble(format!(
@@ -145,12 +110,14 @@ impl Observed {
                 owners.push(&told.key);
             }
         }
-        match owners.len() {
-            2 => Ok(()),
-            n => Err(Trouble(format!(
-                "two turns one after the other were expected; owners changed {n} times"
-            ))),
+        let different: HashSet<_> = owners.iter().collect();
+        if owners.len() == turns && different.len() == turns && !owners.contains(&&None) {
+            return Ok(());
         }
+        Err(Trouble(format!(
+            "{turns} turns of {turns} drivers were expected, one after the other; owners changed {} times",
+            owners.len()
+        )))
     }
 }
 

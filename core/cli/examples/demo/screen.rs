@@ -11,20 +11,24 @@ const WIDTH: usize = 100;
 pub(crate) enum Speaker {
     Demo,
     Service,
-    DriverA,
-    DriverB,
+    Rust,
+    Python,
+    C,
+    Node,
     Model,
     Observer,
     Check,
 }
 
 impl Speaker {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Demo => "demo",
             Self::Service => "service",
-            Self::DriverA => "driver A",
-            Self::DriverB => "driver B",
+            Self::Rust => "Rust",
+            Self::Python => "Python",
+            Self::C => "C",
+            Self::Node => "Node",
             Self::Model => "model",
             Self::Observer => "observer",
             Self::Check => "check",
@@ -34,8 +38,10 @@ impl Speaker {
     const fn colour(self) -> &'static str {
         match self {
             Self::Demo | Self::Service => "\u{1b}[0m",
-            Self::DriverA => "\u{1b}[36m",
-            Self::DriverB => "\u{1b}[35m",
+            Self::Rust => "\u{1b}[36m",
+            Self::Python => "\u{1b}[35m",
+            Self::C => "\u{1b}[33m",
+            Self::Node => "\u{1b}[34m",
             Self::Model => "\u{1b}[1m",
             Self::Observer => "\u{1b}[2m",
             Self::Check => "\u{1b}[32m",
@@ -46,41 +52,45 @@ impl Speaker {
 /// The output, shared by everybody who speaks.
 pub(crate) struct Screen {
     colour: bool,
-    /// Words of the model stand in an open line.
-    open: Mutex<bool>,
+    /// In whose turn words of the model stand in an open line.
+    open: Mutex<Option<Speaker>>,
 }
 
 impl Screen {
     pub(crate) fn new() -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { colour: !plain && io::stdout().is_terminal(), open: Mutex::new(false) }
+        Self { colour: !plain && io::stdout().is_terminal(), open: Mutex::new(None) }
     }
 
     /// One line.
     pub(crate) fn say(&self, speaker: Speaker, text: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = io::stdout().lock();
-        let ended = if std::mem::take(&mut *open) { "\n" } else { "" };
+        let ended = if open.take().is_some() { "\n" } else { "" };
         let shown: String = harmless(text).chars().take(WIDTH).collect();
         let cut = if shown.chars().count() < text.chars().count() { "…" } else { "" };
         let _reader_gone =
             writeln!(out, "{ended}{}{shown}{cut}{}", self.head(speaker), self.normal());
     }
 
-    /// Words of the model, as they come.
-    pub(crate) fn words(&self, text: &str) {
+    /// Words of the model in somebody's turn, as they come.
+    pub(crate) fn words(&self, turn: Speaker, text: &str) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let mut out = io::stdout().lock();
         let head = self.head(Speaker::Model);
         let mut shown = String::new();
+        if open.is_some_and(|other| other != turn) {
+            *open = None;
+            shown.push('\n');
+        }
         for (at, line) in harmless(text).split('\n').enumerate() {
-            if at > 0 && std::mem::take(&mut *open) {
+            if at > 0 && open.take().is_some() {
                 shown.push('\n');
             }
             if !line.is_empty() {
-                if !*open {
+                if open.is_none() {
                     shown.push_str(&head);
-                    *open = true;
+                    *open = Some(turn);
                 }
                 shown.push_str(line);
             }
@@ -91,7 +101,7 @@ impl Screen {
     /// Ends an open line.
     pub(crate) fn close(&self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::take(&mut *open) {
+        if open.take().is_some() {
             let _reader_gone = writeln!(io::stdout().lock());
         }
     }

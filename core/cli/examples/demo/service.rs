@@ -1,5 +1,5 @@
 //! The session service as a process: the `broca` command, a state folder that is thrown away, keys for
-//! three clients.
+//! every client.
 
 use crate::Trouble;
 use std::fs;
@@ -22,8 +22,10 @@ pub(crate) struct ServiceProcess {
 
 /// A key for each client: a key is one participant.
 pub(crate) struct Keys {
-    pub(crate) driver_a: String,
-    pub(crate) driver_b: String,
+    pub(crate) rust: String,
+    pub(crate) python: String,
+    pub(crate) c: String,
+    pub(crate) node: String,
     pub(crate) observer: String,
 }
 
@@ -36,10 +38,13 @@ impl ServiceProcess {
         fs::write(&script_file, script)
             .map_err(|e| Trouble(format!("the script cannot be written: {e}")))?;
         let broca = find_broca();
+        let make = |name| make_key(&broca, state.path(), name);
         let keys = Keys {
-            driver_a: make_key(&broca, state.path(), "driver A")?,
-            driver_b: make_key(&broca, state.path(), "driver B")?,
-            observer: make_key(&broca, state.path(), "observer")?,
+            rust: make("Rust")?,
+            python: make("Python")?,
+            c: make("C")?,
+            node: make("Node")?,
+            observer: make("observer")?,
         };
         let mut process = command(&broca, state.path())
             .args(["serve", "--dev", "--json", "--addr", "127.0.0.1:0", "--model"])
