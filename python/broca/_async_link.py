@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
+import ssl
 from typing import TYPE_CHECKING
 
 from ._core import close_reason
@@ -54,7 +54,7 @@ class Link(asyncio.BufferedProtocol):
         shell._input(self._engine.data, self.conn, self._buffer, nbytes, shell.now())
 
     def eof_received(self) -> None:
-        self._shell.lost(self, "unclean_eof" if self._tls and _tells_raw_eof(self.transport) else "eof")
+        self._shell.lost(self, self._end())
 
     def connection_lost(self, exc: BaseException | None) -> None:
         shell = self._shell
@@ -65,8 +65,7 @@ class Link(asyncio.BufferedProtocol):
             return
         if exc is not None and not self._tls:
             self._read_what_is_left()
-        tls = self._tls and not _tells_raw_eof(self.transport)
-        shell.lost(self, close_reason(exc, tls=tls))
+        shell.lost(self, self._end() if exc is None else close_reason(exc))
 
     def pause_writing(self) -> None:
         self._waits = True
@@ -109,6 +108,20 @@ class Link(asyncio.BufferedProtocol):
         else:
             self.transport.close()
 
+    def _end(self) -> str:
+        """What the end of the stream is: inside TLS a clean one announces itself first. Which of the two asyncio
+        saw, it does not say, and it differs from loop to loop and from version to version; the TLS object knows."""
+        secured = self.transport.get_extra_info("ssl_object") if self._tls and self.transport is not None else None
+        if secured is None:
+            return close_reason(None, tls=self._tls)
+        try:
+            secured.read(1)
+        except ssl.SSLZeroReturnError:
+            return "eof"
+        except (ssl.SSLError, ValueError):
+            return "unclean_eof"
+        return "eof"
+
     def _read_what_is_left(self) -> None:
         """A failed write ends asyncio's transport, although the peer's last words (a refusal, say) may wait in the
         socket. They are read here, while the socket is still open."""
@@ -134,9 +147,3 @@ def _no_delay(transport: asyncio.BaseTransport) -> None:
         except OSError:
             # The peer is gone already; reading will say so.
             pass
-
-
-def _tells_raw_eof(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether this TLS transport calls ``eof_received`` for the end of the socket instead of for TLS's goodbye:
-    asyncio did before Python 3.11."""
-    return sys.version_info < (3, 11) and type(transport).__module__.startswith("asyncio.")

@@ -20,6 +20,7 @@ from async_service import Answer, Asked, Service, calling, endless
 
 import broca
 from broca import _broca, errors
+from broca._async_shell import Shell
 from broca._options import Options
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -421,36 +422,33 @@ def test_no_loop() -> None:
         opening.send(None)
 
 
-def test_answers_from_other_threads_wake_the_loop_once(run: Run) -> None:
+def test_answers_from_other_threads_wake_the_loop_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     manual = broca.Tool.manual("ask_me", "", {"type": "object"})
+    wakes: list[object] = []
+    waking = Shell._on_loop
+
+    def counted(shell: Shell, call: Callable[..., None], *words: Any) -> None:
+        wakes.append(call)
+        waking(shell, call, *words)
 
     async def main() -> None:
         async with broca.AsyncClient(service.url, "k", concurrent_tools=20) as client:
             session = await client.open(tools=[manual])
-            shell = session._attached.shell
             calls: list[broca.ToolCall] = []
             async with session.send("go") as turn:
                 async for step in turn:
                     if isinstance(step, broca.ToolCall):
                         calls.append(step)
-                        if len(calls) == 20:
-                            # The loop does not run while this thread answers.
-                            thread = threading.Thread(target=lambda: [call.complete("x") for call in calls])
-                            woken = 0
-                            waking = shell._on_loop
-
-                            def counted(*call: Any) -> None:
-                                nonlocal woken
-                                woken += 1
-                                waking(*call)
-
-                            type(shell)._on_loop, kept = lambda _, *call: counted(*call), type(shell)._on_loop
-                            try:
-                                thread.start()
-                                thread.join()
-                            finally:
-                                type(shell)._on_loop = kept  # type: ignore[method-assign]
-                            assert woken == 1
+                    if len(calls) == 20:
+                        # The loop does not run while this thread answers.
+                        monkeypatch.setattr(Shell, "_on_loop", counted)
+                        thread = threading.Thread(target=lambda: [call.complete("x") for call in calls])
+                        thread.start()
+                        thread.join()
+                        monkeypatch.undo()
+                        assert len(wakes) == 1
+                        break
+                wakes.clear()
 
     with Service(calling(*((f"c{n}", "ask_me", {}) for n in range(20)))) as service:
         run(main())

@@ -186,7 +186,7 @@ def test_whatever_a_tool_does_the_model_gets_one_result(run: Run) -> None:
     def exits() -> str:
         raise SystemExit(3)
 
-    tools = [fails, fails_too, structured, cancels_itself, exits]
+    tools: list[broca.Tool[..., Any]] = [fails, fails_too, structured, cancels_itself, exits]
     names = ["fails", "fails_too", "structured", "cancels_itself", "exits", "unknown"]
 
     async def main() -> None:
@@ -373,11 +373,11 @@ def test_cancelling_the_task_cancels_its_turn(run: Run) -> None:
                 async for _ in turn:
                     pass
 
-            task = asyncio.ensure_future(read())
+            reading = asyncio.ensure_future(read())
             await asyncio.sleep(0.1)
-            task.cancel()
+            reading.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await task
+                await reading
             with pytest.raises(errors.CancelledError):
                 async for _ in turn:
                     pass
