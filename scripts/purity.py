@@ -29,6 +29,7 @@ ALLOWED = {
 SANS_IO = [
     ("broca-proto", ["--all-features"]),
     ("broca", ["--no-default-features"]),
+    ("broca-bridge", []),
 ]
 
 NO_UNSAFE = ["broca-proto", "broca", "broca-server", "broca-cli", "broca-chaos"]

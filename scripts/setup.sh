@@ -21,7 +21,11 @@ need() {
 }
 
 need cc gcc
+need c++ g++
 need git git
+need pkg-config pkg-config
+need cmake cmake
+need valgrind valgrind
 need python3 python3
 command -v cargo >/dev/null || fail "cargo is missing: install Rust 1.95 or newer (https://rustup.rs)"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||

@@ -37,11 +37,20 @@ suite() {
 
 say "== setup"
 bash scripts/setup.sh
+say "== packages"
+bash scripts/packages.sh
 
 suite gate bash scripts/gate.sh
 suite gate-selftest bash scripts/gate-selftest.sh
 suite rust python3 scripts/rust-tests.py
-suite "vectors rust" env LANGUAGES=rust bash scripts/vectors.sh
+suite packages bash scripts/sizes.sh
+for language in rust python node c; do
+    suite "vectors $language" env LANGUAGES=$language bash scripts/vectors.sh
+done
+suite python bash scripts/python-tests.sh
+suite node bash scripts/node-tests.sh
+suite c bash scripts/capi-tests.sh
+suite examples bash scripts/examples-test.sh
 suite demo bash scripts/demo-test.sh
 suite conformance python3 scripts/conformance.py
 suite docs bash scripts/docs.sh
