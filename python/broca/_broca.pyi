@@ -1,6 +1,20 @@
+import builtins
 from typing import Any, final
 
 from typing_extensions import Buffer
+
+__all__ = [
+    "ChatStream",
+    "Engine",
+    "Event",
+    "LAYOUT_VERSION",
+    "TextDelta",
+    "__version__",
+    "decode_json",
+    "error_table",
+    "events_of",
+    "layout_table",
+]
 
 LAYOUT_VERSION: int
 __version__: str
@@ -56,7 +70,7 @@ class Event:
     def as_dict(self) -> dict[str, Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
-    def __reduce__(self) -> tuple[type[Event], tuple[str]]: ...
+    def __reduce__(self) -> tuple[builtins.type[Event], tuple[str]]: ...
 
 @final
 class TextDelta:
