@@ -226,6 +226,28 @@ impl Operation {
         self.data.store(data, Ordering::Release);
     }
 
+    /// An operation that a test has begun at the engine itself.
+    #[cfg(feature = "testing")]
+    pub(crate) fn without_hub(session: &Arc<Attached>, kind: Kind, op: u64) -> Arc<Self> {
+        Arc::new(Self {
+            session: Arc::clone(session),
+            kind,
+            op,
+            id: op,
+            data: AtomicPtr::new(ptr::null_mut()),
+            steps: Mutex::default(),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    /// Steps that a test has taken from the engine itself.
+    #[cfg(feature = "testing")]
+    pub(crate) fn hold(&self, batch: Batch) {
+        let mut steps = self.lock();
+        steps.batch = Arc::new(batch);
+        steps.at = 0;
+    }
+
     fn hand_out(self: &Arc<Self>, steps: &mut Steps) -> Option<Box<Step>> {
         let at = steps.at;
         let record = steps.batch.record(at)?;

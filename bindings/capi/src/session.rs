@@ -81,6 +81,12 @@ impl Attached {
         Ok(Arc::new(Self { hub: Arc::clone(hub), key, handle, opened: OnceLock::new() }))
     }
 
+    /// A session that its client does not know: nobody moves it but the test that made its engine.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of(hub: Arc<Hub>, handle: Arc<Handle>) -> Arc<Self> {
+        Arc::new(Self { hub, key: 0, handle, opened: OnceLock::new() })
+    }
+
     pub(crate) fn hub(&self) -> &Hub {
         &self.hub
     }

@@ -1,5 +1,8 @@
 //! Faults on demand, for the tests of the interface. Not in the header, and not in a released library.
 
+/// cbindgen:ignore
+pub mod vectors;
+
 use crate::boundary::{call, given};
 use crate::failure::Failure;
 use crate::session::Session;
