@@ -417,7 +417,9 @@ fn write_line(record: &Record<'_>, out: &mut String) {
                 match record.bytes(field.at) {
                     Some(bytes) => {
                         out.push('x');
-                        bytes.iter().for_each(|byte| drop(write!(out, "{byte:02x}")));
+                        for byte in bytes {
+                            let _ = write!(out, "{byte:02x}");
+                        }
                     }
                     None => out.push('-'),
                 }
