@@ -1,4 +1,5 @@
 //! An approval that narrows: the model may delete what a person has marked as old, and nothing else.
+#![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
 use broca::proto::session::narrow::NarrowRule;
 use broca::{Client, Json, Step, Tool};

@@ -1,6 +1,7 @@
 //! Watches a session and goes on where it ended: the cursor lies in a file.
 //!
 //!     observe SESSION CURSOR_FILE [EVENTS]      ends with the session, or after so many events
+#![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
 use broca::{Client, Cursor, Step};
 

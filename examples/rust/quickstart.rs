@@ -1,3 +1,6 @@
+//! The first program of README.md.
+#![allow(clippy::print_stdout, reason = "a program for a terminal")]
+
 use broca::{Client, DeltaKind, Step, Tool};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]

@@ -70,10 +70,9 @@ impl Task<'_> {
             let (verb, text) = line.split_once(' ').unwrap_or((&line, ""));
             let text = unescaped(text);
             match verb {
-                "joins" => screen.say(
-                    self.language,
-                    &format!("joins while another turn is under way, bringing the tool {text}"),
-                ),
+                "joins" => {
+                    screen.say(self.language, &format!("joins, bringing the tool {text}"));
+                }
                 "asks" => {
                     screen.say(self.language, &format!("asks: {text}"));
                     if let Some(asked) = asked.take() {

@@ -196,6 +196,13 @@ fn check(
     let seen = observed.seen.len();
     say(&format!("the observer saw all {seen} events once, in the order of the log"));
     say("four turns of four drivers came one after the other, none in another");
+    let amid = observed.joined_in_turns();
+    if amid == 0 {
+        return Err(Trouble(
+            "a driver should have joined in the middle of a turn; none did".into(),
+        ));
+    }
+    say(&format!("{amid} drivers joined while the turn of another was under way"));
     Ok(())
 }
 

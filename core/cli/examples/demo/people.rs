@@ -119,6 +119,21 @@ impl Observed {
             owners.len()
         )))
     }
+
+    /// How many drivers joined while the turn of another was under way.
+    pub(crate) fn joined_in_turns(&self) -> usize {
+        let in_turn = |told: &&Told| !told.event_type.starts_with("session.");
+        let drives =
+            |told: &Told| self.seen.iter().filter(in_turn).any(|other| other.key == told.key);
+        let is_join = |told: &Told| told.event_type == "session.join" && drives(told);
+        let joins = self.seen.iter().enumerate().filter(|(_, told)| is_join(told));
+        let amid = joins.filter(|(at, told)| {
+            let before = self.seen[..*at].iter().rfind(in_turn).map(|other| &other.key);
+            let after = self.seen[*at..].iter().find(in_turn).map(|other| &other.key);
+            before.is_some() && before == after && before != Some(&told.key)
+        });
+        amid.count()
+    }
 }
 
 /// Somebody who only looks.

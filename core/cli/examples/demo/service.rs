@@ -47,9 +47,10 @@ impl ServiceProcess {
             observer: make("observer")?,
         };
         let mut process = command(&broca, state.path())
-            .args(["serve", "--dev", "--json", "--addr", "127.0.0.1:0", "--model"])
+            .args(["serve", "--dev", "--json", "--addr", "127.0.0.1:0", "--end-with-input", "--model"])
             .arg(format!("scripted:{}", script_file.display()))
-            .stdin(Stdio::null())
+            // Open for as long as this program lives, however it ends.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| not_started(&broca, &e))?;

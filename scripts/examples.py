@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Runs the programs of examples/ in every language against a service of its own, and looks at what they print.
+
+Usage: examples.py BUILD INSTALLED, called by examples-test.sh; the last line is `N passed, N failed, N skipped`. BUILD holds
+the command and the programs in Rust, INSTALLED the packages of the other languages.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SECONDS = 60
+LANGUAGES = ("rust", "python", "node", "c")
+
+
+class Programs:
+    """The examples, and what is around them when they run."""
+
+    def __init__(self, build, installed, environment):
+        self.build, self.installed, self.environment = build, installed, environment
+
+    def command(self, language, name):
+        """How an example is run, and where: beside its source, which the quickstart asks about."""
+        examples = ROOT / "examples"
+        return {
+            "rust": lambda: ([self.build / "examples" / name], ROOT),
+            "python": lambda: ([self.installed / "python/bin/python", f"{name}.py"], examples / "python"),
+            "node": lambda: (["node", self.installed / "node" / f"{name}.mjs"], examples / "node"),
+            "c": lambda: ([self.installed / "c" / name], examples / "c"),
+        }[language]()
+
+    def run(self, language, name, *arguments, **environment):
+        """What an example printed on its output and on its error stream, when it has ended well."""
+        command, place = self.command(language, name)
+        done = subprocess.run(
+            [*map(str, command), *arguments], cwd=place, env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS,
+        )
+        if done.returncode != 0:
+            raise AssertionError(f"ended with status {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout, done.stderr
+
+
+def quickstart(programs, language, name, asked):
+    """Words and calls come on one stream, the last answer stands alone on the other."""
+    out, err = programs.run(language, name)
+    file = programs.command(language, name)[1] / asked
+    beginning = file.read_text(encoding="utf-8").splitlines()[0]
+    assert f'[read_file {{"path":"{asked}"}}]' in err, err
+    assert beginning in err, f"the file was not quoted: {err}"
+    assert "[2 rounds]" in err, err
+    assert out.startswith("I am the scripted model") and "2 and 2" in out, f"the last answer is another: {out!r}"
+    assert beginning not in out, out
+
+
+def approve(programs, language):
+    """What was asked for is shown, less is allowed, and only that is done."""
+    out, _ = programs.run(language, "approve")
+    asked, allowed, *reply = out.splitlines()
+    assert asked.startswith("asked: delete_files ") and "old.txt" in asked and "thesis.txt" in asked, out
+    assert allowed == "allowed: old.txt", out
+    assert "deleted old.txt" in reply and "thesis" not in " ".join(reply), out
+
+
+def observe(programs, language, scratch):
+    """Two runs with one file show the whole log, every event once and in order, and the second ends with the session."""
+    file = scratch / f"cursor-{language}"
+    watcher = {"BROCA_CLIENT_KEY": programs.environment["WATCHER_KEY"]}
+    with Driver(programs) as driver:
+        first, _ = programs.run(language, "observe", driver.session_id, str(file), "3", **watcher)
+        assert len(first.splitlines()) == 3, first
+        assert file.read_text() == first.splitlines()[-1].split()[0], "the cursor is not that of the last event"
+        command, place = programs.command(language, "observe")
+        with subprocess.Popen(
+            [*map(str, command), driver.session_id, str(file)], cwd=place, env={**programs.environment, **watcher},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+        ) as second:
+            try:
+                # Output to a pipe may come late, but the file tells that it has begun.
+                until(lambda: file.read_text() != first.splitlines()[-1].split()[0])
+                log = driver.close()
+                rest, _ = second.communicate(timeout=SECONDS)
+            finally:
+                second.kill()
+    assert second.returncode == 0, f"ended with status {second.returncode}"
+    seen = [tuple(line.split()) for line in (first + rest).splitlines()]
+    assert seen == log, f"seen {seen}, logged {log}"
+
+
+def until(holds):
+    """Waits until something holds."""
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+DRIVER = """
+import asyncio, broca, json, sys
+async def main():
+    async with broca.AsyncClient(sys.argv[1], sys.argv[2]) as client:
+        session = await client.open()
+        await session.ask("hello")
+        print(session.id, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await session.close()
+        print(json.dumps([(event.id, event.type) async for event in session.events()]))
+asyncio.run(main())
+"""
+
+
+class Driver:
+    """A session that somebody else has opened, and what its log holds, read in another way than the examples do."""
+
+    def __init__(self, programs):
+        environment = programs.environment
+        python = programs.installed / "python/bin/python"
+        self.process = subprocess.Popen(
+            [python, "-c", DRIVER, environment["BROCA_URL"], environment["BROCA_CLIENT_KEY"]],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+
+    def __enter__(self):
+        self.session_id = self.process.stdout.readline().strip()
+        assert self.session_id, "no session was opened"
+        return self
+
+    def close(self):
+        """Closes the session and returns its log."""
+        out, _ = self.process.communicate("\n", timeout=SECONDS)
+        return [tuple(event) for event in json.loads(out)]
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def cases(programs, scratch):
+    """What has to hold, as sentences and functions."""
+    asked = {"rust": "Cargo.toml", "python": "quickstart.py", "node": "quickstart.mjs", "c": "quickstart.c"}
+    for language in LANGUAGES:
+        yield f"quickstart: {language}", lambda: quickstart(programs, language, "quickstart", asked[language])
+    yield "quickstart: python, synchronous", lambda: quickstart(
+        programs, "python", "quickstart_sync", "quickstart_sync.py"
+    )
+    for language in LANGUAGES:
+        yield f"approve: {language}", lambda: approve(programs, language)
+    for language in LANGUAGES:
+        yield f"observe: {language}", lambda: observe(programs, language, scratch)
+    errors = [programs.installed / "python/bin/python", ROOT / "scripts/errors-table.py"]
+    yield "docs/errors.md is the table of errors", lambda: subprocess.run(errors, check=True, timeout=SECONDS)
+
+
+def main():
+    build, installed = map(pathlib.Path, sys.argv[1:3])
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        environment = {
+            name: value for name, value in os.environ.items()
+            if not name.startswith(("BROCA_", "BAE_")) and not name.lower().endswith("_proxy")
+        }
+        environment["XDG_STATE_HOME"] = str(scratch)
+        broca = build / "broca"
+        keys = {}
+        for name in ("driver", "watcher"):
+            make = [broca, "key", "create", "--dev", name]
+            made = subprocess.run(make, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+            keys[name] = made.stdout.strip()
+        environment.update(BROCA_CLIENT_KEY=keys["driver"], WATCHER_KEY=keys["watcher"])
+        service = subprocess.Popen(
+            [broca, "serve", "--dev", "--json", "--addr", "127.0.0.1:0", "--end-with-input"],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        try:
+            environment["BROCA_URL"] = json.loads(service.stdout.readline())["url"]
+            programs = Programs(build, installed, environment)
+            for sentence, hold in cases(programs, scratch):
+                try:
+                    hold()
+                    passed += 1
+                except (AssertionError, subprocess.SubprocessError, OSError, ValueError) as fault:
+                    failed += 1
+                    print(f"examples: not so: {sentence}: {fault}", file=sys.stderr)
+        finally:
+            service.stdin.close()
+            service.stdout.close()
+            status = service.wait(SECONDS)
+    if status != 0:
+        failed += 1
+        print(f"examples: the service ended with status {status}", file=sys.stderr)
+    print(f"examples: {passed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
