@@ -6,7 +6,7 @@ import { FailedAt, FinishedAt, Kind } from "./layout";
 import type { Reader, Shell } from "./shell";
 import { Event } from "./steps";
 
-/** What an operation came to. @internal */
+/** What an operation came to. */
 export interface Answer {
   /** The events that stood before it. */
   events: Event[];
@@ -14,7 +14,7 @@ export interface Answer {
   value: any;
 }
 
-/** Runs an operation to its end. Aborted by the signal, it rejects with the signal's reason. @internal */
+/** Runs an operation to its end. Aborted by the signal, it rejects with the signal's reason. */
 export function ask(shell: Shell, command: object, signal?: AbortSignal): Promise<Answer> {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
@@ -79,12 +79,12 @@ class Asking implements Reader {
   }
 }
 
-/** Whether the operation ended as it did because of the signal. @internal */
+/** Whether the operation ended as it did because of the signal. */
 export function aborted(error: BrocaError, signal: AbortSignal | undefined): boolean {
   return signal?.aborted === true && error.kind === "cancelled";
 }
 
-/** The error of a record that ends an operation. @internal */
+/** The error of a record that ends an operation. */
 export function failureOf(batch: Batch, at: number): BrocaError {
   const details = batch.maybe(at + FailedAt.details);
   return errorOf({
@@ -96,7 +96,6 @@ export function failureOf(batch: Batch, at: number): BrocaError {
   });
 }
 
-/** @internal */
 export function unexpected(doing: string): InternalError {
   return new InternalError(`${doing} came to the outcome of something else`);
 }

@@ -3,7 +3,7 @@
 import { ABSENT, Kind } from "./layout";
 import type { RawBatch } from "./native";
 
-/** A batch. Records are named by the word at which they begin. @internal */
+/** A batch. Records are named by the word at which they begin. */
 export class Batch {
   readonly text: string;
   readonly words: Uint32Array;

@@ -313,13 +313,13 @@ for (const row of [
 }
 Object.defineProperty(BrocaError.prototype, "name", { value: "BrocaError", configurable: true, writable: true });
 
-/** The error of these fields, as the class of its number. @internal */
+/** The error of these fields, as the class of its number. */
 export function errorOf(fields: ErrorFields): BrocaError {
   const row = classes.get(fields.code) ?? BrocaError; // a row of a newer native part
   return new row(fields.message, fields);
 }
 
-/** What a call of the native part threw, as an error of this package. @internal */
+/** What a call of the native part threw, as an error of this package. */
 export function thrown(error: unknown): unknown {
   if (!(error instanceof Error) || (error as { code?: unknown }).code !== "Broca") return error;
   return errorOf(JSON.parse(error.message) as ErrorFields);

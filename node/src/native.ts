@@ -10,10 +10,10 @@ import { join } from "node:path";
 import { VersionMismatchError, InternalError, thrown } from "./errors";
 import { LAYOUT_VERSION } from "./layout";
 
-/** A batch as it comes: its text, and its table with offsets in UTF-16 units. @internal */
+/** A batch as it comes: its text, and its table with offsets in UTF-16 units. */
 export type RawBatch = [text: string, words: Uint32Array];
 
-/** One engine; see bindings/node/src/engine.rs. Inputs return what effects() would. @internal */
+/** One engine; see bindings/node/src/engine.rs. Inputs return what effects() would. */
 export interface Engine {
   command(command: string, now: number, traceparent?: string | null, tracestate?: string | null): number;
   cancel(op: number, now: number): number;
@@ -32,7 +32,7 @@ export interface Engine {
   logs(): RawBatch | null;
 }
 
-/** What the native part exports. @internal */
+/** What the native part exports. */
 export interface Native {
   version(): string;
   layoutVersion(): number;
@@ -43,10 +43,10 @@ export interface Native {
   };
 }
 
-/** The native part. @internal */
+/** The native part. */
 export const native: Native = load();
 
-/** Calls the native part; what it throws becomes an error of this package. @internal */
+/** Calls the native part; what it throws becomes an error of this package. */
 export function calling<T>(call: () => T): T {
   try {
     return call();

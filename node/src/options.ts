@@ -69,7 +69,7 @@ export interface ClientOptions {
 /** Variables that have to do with proxies. */
 const PROXY_VARIABLES = ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"];
 
-/** The options as the engine reads them. @internal */
+/** The options as the engine reads them. */
 export function setupOf(url: string, options: ClientOptions): Setup {
   if (typeof options !== "object" || options === null) {
     throw new InvalidArgumentError("a client needs options with a key: new Client(url, { key })");
@@ -89,7 +89,7 @@ export function setupOf(url: string, options: ClientOptions): Setup {
   return { options: JSON.stringify(named), tls: tls ?? {}, log: onLog };
 }
 
-/** The same setup with the engine's hooks on. @internal */
+/** The same setup with the engine's hooks on. */
 export function withHooks(setup: Setup): Setup {
   return { ...setup, options: JSON.stringify({ ...(JSON.parse(setup.options) as object), hooks: true }) };
 }

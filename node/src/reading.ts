@@ -120,7 +120,7 @@ export interface HistoryOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** Reads a page. @internal */
+/** Reads a page. */
 export async function page(shell: Shell, { cursor, limit, signal }: HistoryOptions): Promise<Page> {
   const { events, value } = await ask(shell, { history: { cursor: cursor ?? null, limit: limit ?? null } }, signal);
   if (typeof value !== "object" || value === null || !("next" in value)) throw unexpected("reading the history");

@@ -15,7 +15,7 @@ import { calling, native, type Engine } from "./native";
 import { Connection, type CloseReason, type Ears } from "./socket";
 import type { Answers, Trace } from "./steps";
 
-/** Somebody who takes the steps of one operation. @internal */
+/** Somebody who takes the steps of one operation. */
 export interface Reader {
   /** The operation has this number. */
   begun(op: number): void;
@@ -31,7 +31,7 @@ export interface LogRecord {
   message: string;
 }
 
-/** What a shell is made of. @internal */
+/** What a shell is made of. */
 export interface Setup {
   /** Options of the engine as JSON. */
   options: string;
@@ -64,7 +64,6 @@ function now(): number {
   return performance.now();
 }
 
-/** @internal */
 export class Shell implements Answers, Ears {
   readonly #engine: Engine;
   readonly #setup: Setup;

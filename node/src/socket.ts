@@ -3,7 +3,7 @@
 import net from "node:net";
 import tls from "node:tls";
 
-/** What a connection is told; numbers are those of the engine. @internal */
+/** What a connection is told; numbers are those of the engine. */
 export interface Ears {
   connected(conn: number): void;
   tlsStarted(conn: number): void;
@@ -13,7 +13,7 @@ export interface Ears {
   closed(conn: number, why: CloseReason): void;
 }
 
-/** Why a connection is gone. @internal */
+/** Why a connection is gone. */
 export type CloseReason =
   | "eof"
   | "unclean_eof"
@@ -32,7 +32,7 @@ const ROOM = Buffer.allocUnsafeSlow(64 * 1024);
 /** Unsent bytes of a closed connection have so long to leave, in milliseconds. */
 const LINGER_MS = 1_000;
 
-/** One connection. @internal */
+/** One connection. */
 export class Connection {
   readonly #conn: number;
   readonly #ears: Ears;
@@ -169,7 +169,7 @@ export class Connection {
   }
 }
 
-/** What a socket's error means. @internal */
+/** What a socket's error means. */
 export function reasonOf(error: NodeJS.ErrnoException): CloseReason {
   switch (error.code) {
     case "ECONNREFUSED":
@@ -192,7 +192,7 @@ export function reasonOf(error: NodeJS.ErrnoException): CloseReason {
   }
 }
 
-/** What an error means that came while TLS was being agreed. @internal */
+/** What an error means that came while TLS was being agreed. */
 export function tlsReasonOf(error: NodeJS.ErrnoException): CloseReason {
   const code = error.code ?? "";
   if (code === "ERR_TLS_CERT_ALTNAME_INVALID") return "tls_host";

@@ -52,7 +52,7 @@ export interface Trace {
   tracestate?: string | undefined;
 }
 
-/** What takes an answer; false: it came too late and changes nothing. @internal */
+/** What takes an answer; false: it came too late and changes nothing. */
 export interface Answers {
   answer(call: number, word: string, value: string | null, trace?: Trace): boolean;
 }
@@ -628,14 +628,14 @@ export function content(...blocks: ContentBlock[]): Content {
   return new Content(blocks);
 }
 
-/** The answer that a tool's result is. @internal */
+/** The answer that a tool's result is. */
 export function completion(result: unknown): [word: string, value: string] {
   if (typeof result === "string") return ["complete_text", result];
   if (result instanceof Content) return ["complete", json(result.blocks, "the content")];
   return ["complete_text", result === undefined ? "null" : json(result, "the result")];
 }
 
-/** The step of a delta record; a kind of the future is none. @internal */
+/** The step of a delta record; a kind of the future is none. */
 export function deltaOf(batch: Batch, at: number): Step | undefined {
   switch (batch.word(at + DeltaAt.delta_kind)) {
     case 0:
@@ -651,17 +651,17 @@ export function deltaOf(batch: Batch, at: number): Step | undefined {
   }
 }
 
-/** The name of the tool that a record calls. @internal */
+/** The name of the tool that a record calls. */
 export function toolNameOf(batch: Batch, at: number): string {
   return batch.slice(at + ToolCallAt.name);
 }
 
-/** The id of the call that a question is about. @internal */
+/** The id of the call that a question is about. */
 export function toolUseIdOf(batch: Batch, at: number): string {
   return batch.slice(at + ApprovalAt.tool_use_id);
 }
 
-/** The records of a batch that holds nothing but events. @internal */
+/** The records of a batch that holds nothing but events. */
 export function eventsIn(batch: Batch): Event[] {
   const events: Event[] = [];
   for (let at = 0; at < batch.words.length; at = batch.after(at)) events.push(new Event(batch, at));

@@ -20,8 +20,6 @@ interface Waiter {
 /**
  * An operation's steps. Those that wait in the batch in hand come without suspending; the rest stays in the
  * engine, which applies its bounds.
- *
- * @internal
  */
 export abstract class Stream implements Reader {
   protected readonly shell: Shell;

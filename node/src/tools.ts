@@ -137,7 +137,7 @@ export function tool<const S extends JsonSchema | StandardSchema = { readonly ty
 
 const NO_ARGUMENTS: JsonSchema = { type: "object", properties: {} };
 
-/** The tools of a session, by name. @internal */
+/** The tools of a session, by name. */
 export class ToolSet {
   readonly #tools = new Map<string, Tool>();
   /** For the engine. */
@@ -163,7 +163,7 @@ export class ToolSet {
   }
 }
 
-/** A call under way. @internal */
+/** A call under way. */
 export class Running implements ToolContext {
   readonly toolUseId: string;
   readonly idempotencyKey: string;
@@ -216,7 +216,7 @@ export class Running implements ToolContext {
   }
 }
 
-/** What the model reads of an error: its type and its message. @internal */
+/** What the model reads of an error: its type and its message. */
 export function failureText(error: unknown): string {
   try {
     if (error instanceof Misfit) return error.message;

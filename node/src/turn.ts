@@ -101,7 +101,7 @@ export class Turn implements AsyncIterableIterator<Step, undefined, undefined> {
   }
 }
 
-/** Cancels turns and subscriptions that were dropped before their end. @internal */
+/** Cancels turns and subscriptions that were dropped before their end. */
 export const dropped = new FinalizationRegistry<Stream>((core) => {
   if (core.isOver) return;
   if (core instanceof TurnCore) {
@@ -110,14 +110,14 @@ export const dropped = new FinalizationRegistry<Stream>((core) => {
   void core.leave();
 });
 
-/** What a turn needs of its session. @internal */
+/** What a turn needs of its session. */
 export interface TurnSetup {
   tools: ToolSet;
   handlers: Handlers;
   turns: Set<TurnCore>;
 }
 
-/** The turn behind the object that applications hold. @internal */
+/** The turn behind the object that applications hold. */
 export class TurnCore extends Stream {
   readonly #setup: TurnSetup;
   /** Where the turn was begun: its tools and handlers run there. */
@@ -301,7 +301,7 @@ export class TurnCore extends Stream {
   }
 }
 
-/** The step of a record that turns and subscriptions share. @internal */
+/** The step of a record that turns and subscriptions share. */
 export function presentOther(batch: Batch, at: number): Step | undefined {
   switch (batch.kind(at)) {
     case Kind.event:
