@@ -1,7 +1,7 @@
 # What one does with the project, one word each. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gate bench soak fuzz docs vectors
+.PHONY: help demo packages test gate bench soak fuzz docs vectors
 
 # What is named on the command line reaches the scripts through the environment and as it was typed, so that a name may
 # hold quotes, spaces and dollar signs.
@@ -18,6 +18,9 @@ help: ## list what there is
 
 demo: ## watch an agent session about a file of yours: make demo FILE=path
 	@bash scripts/demo.sh $${FILE:+"$$FILE"}
+
+packages: ## what users install: wheel, Node tarball, C prefix, into target/packages
+	@bash scripts/packages.sh
 
 test: ## install what is missing, then run every suite; the sum comes last
 	@bash scripts/test.sh
