@@ -61,6 +61,9 @@ class Link(asyncio.BufferedProtocol):
         shell._open.discard(self)
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
+        if self._tls and self.transport is not None:
+            # Before Python 3.11 the transport warns when nobody has closed it, although the peer has.
+            self.transport.close()
         if shell._links.get(self.conn) is not self:
             return
         if exc is not None and not self._tls:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Operation:
     """One operation of the engine, with the steps that were taken and not yet handed out."""
 
-    __slots__ = ("_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell")
+    __slots__ = ("_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell", "waits")
 
     def __init__(self, shell: Shell, op: int, beside: Beside | None) -> None:
         self.shell = shell
@@ -28,6 +28,8 @@ class Operation:
         self.final: Finished | Failed | None = None
         self.left = False
         self.running: dict[int, Running] = {}
+        # The engine has steps that were not taken. It says so once, and again when some are left after a batch.
+        self.waits = False
         # Shown each record that is no event as soon as it comes, before those in front of it have been handed out.
         self.beside = beside
         self._reader = StepReader(shell, _nothing_runs if beside is None else beside.runs_itself)
@@ -61,15 +63,15 @@ class Operation:
 
     def pull(self) -> bool:
         """Takes steps from the engine if there are any; false when ``items`` stays empty."""
-        if self.final is not None or self.shell.over:
+        if not self.waits or self.shell.over:
             return False
+        self.waits = False
         try:
             items, over = self.shell.engine.steps(self.op, STEP_BATCH)
         except BrocaError as fault:
             self.shell._broken(fault)
             raise
         if not items:
-            # Nothing is carried out here: a Ready that another thread has caused would find nobody waiting yet.
             return False
         self._read(items)
         if over:
@@ -81,6 +83,7 @@ class Operation:
 
     def ready(self) -> None:
         """The engine has steps."""
+        self.waits = True
         if self.left:
             self.shell.loop.call_soon(self.discard)
         else:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import json
-import pathlib
 import socket
 import ssl
 import threading
@@ -15,6 +13,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Callable
 
 import pytest
+import trustme
 from async_service import Answer, Asked, Service
 
 import broca
@@ -26,58 +25,26 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 class Certificates:
     """An authority of the test's own, and servers that it has signed."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
-        x509 = pytest.importorskip("cryptography.x509")
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-
-        self._folder, self._x509, self._hashes, self._serialization, self._ec = folder, x509, hashes, serialization, ec
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "the authority")])
-        authority = self._certificate(self._key.public_key(), self._name, None)
-        self.authority = authority.public_bytes(serialization.Encoding.PEM).decode()
-
-    def _certificate(self, public: Any, name: Any, host: str | None) -> Any:
-        x509 = self._x509
-        now = datetime.datetime(2026, 1, 1)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now)
-            .not_valid_after(now + datetime.timedelta(days=3650))
-            .add_extension(x509.BasicConstraints(ca=host is None, path_length=None), critical=True)
-        )
-        if host is not None:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
-        return builder.sign(self._key, self._hashes.SHA256())
+    def __init__(self) -> None:
+        self._authority = trustme.CA()
 
     def server(self, host: str) -> ssl.SSLContext:
         """A context of a server of this name."""
-        serialization = self._serialization
-        key = self._ec.generate_private_key(self._ec.SECP256R1())
-        name = self._x509.Name([self._x509.NameAttribute(self._x509.NameOID.COMMON_NAME, host)])
-        file = self._folder / f"{host}.pem"
-        pem = serialization.Encoding.PEM
-        file.write_bytes(
-            key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-            + self._certificate(key.public_key(), name, host).public_bytes(pem)
-        )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["http/1.1"])
-        context.load_cert_chain(file)
+        self._authority.issue_cert(host).configure_cert(context)
         return context
 
     def trusted(self) -> ssl.SSLContext:
         """A context that trusts this authority alone."""
-        return ssl.create_default_context(cadata=self.authority)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._authority.configure_trust(context)
+        return context
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
+def certificates() -> Certificates:
+    return Certificates()
 
 
 class Tunnel:

@@ -20,8 +20,10 @@ mod text;
 
 use broca_bridge::{Batch, layout};
 use fault::guarded;
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A row of the table of errors: number, kind, class, number of the parent, what a retry would do.
 type Row = (i32, &'static str, &'static str, Option<i32>, &'static str);
@@ -52,6 +54,20 @@ fn decode_json<'py>(text: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> 
     })
 }
 
+/// The interpreter that loaded the module first, told by its `sys`.
+static INTERPRETER: AtomicUsize = AtomicUsize::new(0);
+
+/// What is kept between calls (classes, strings) belongs to one interpreter; a second one must not see it.
+fn refuse_other_interpreters(py: Python<'_>) -> PyResult<()> {
+    let this = py.import("sys")?.as_ptr() as usize;
+    match INTERPRETER.compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst) {
+        Err(first) if first != this => Err(PyImportError::new_err(
+            "broca cannot be used in a sub-interpreter: import it in the main interpreter, or use a process of its own",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The module.
 #[pymodule(gil_used = false)]
 mod _broca {
@@ -70,6 +86,7 @@ mod _broca {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        refuse_other_interpreters(module.py())?;
         module.add("LAYOUT_VERSION", Batch::VERSION)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
