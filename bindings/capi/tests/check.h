@@ -81,6 +81,7 @@ static int holds(broca_bytes bytes, const char *text) {
 
 static int report(const char *name) {
     printf("%s: %d passed, %d failed, %d skipped\n", name, passed_tests, failed_tests, skipped_tests);
+    fflush(stdout);
     return failed_tests != 0;
 }
 

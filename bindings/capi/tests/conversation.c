@@ -481,6 +481,9 @@ static void after_a_fork_every_use_says_so(void) {
     broca_turn *turn = NULL;
     broca_step *step = NULL;
     int status = -1;
+    int told[2];
+    char bad_calls = 99;
+    CHECK(pipe(told) == 0);
     OK(broca_session_send(session, TEXT("read_file on a.txt"), &turn, err));
     step = next_of(turn, BROCA_STEP_TOOL_CALL);
     fflush(NULL);
@@ -509,10 +512,14 @@ static void after_a_fork_every_use_says_so(void) {
         bad += broca_session_close(session, NULL) != BROCA_OK;
         broca_session_free(session);
         broca_client_free(client);
-        _exit(bad + failed_checks);
+        /* Through a pipe: the status of a child that has left the parent's objects alone is Valgrind's. */
+        bad_calls = (char)(bad + failed_checks);
+        _exit(write(told[1], &bad_calls, 1) == 1 ? 0 : 1);
     }
     waitpid(child, &status, 0);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(WIFEXITED(status) && read(told[0], &bad_calls, 1) == 1 && bad_calls == 0);
+    close(told[0]);
+    close(told[1]);
     /* The parent's conversation is untouched. */
     OK(broca_call_complete_text(step, TEXT("fine"), NULL, err));
     broca_step_free(step);
