@@ -256,9 +256,9 @@ class AsyncSession:
         """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`."""
         return await self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
 
-    def subscribe(self, from_: Cursor | str | None = None) -> AsyncSubscription:
+    def subscribe(self, after: Cursor | str | None = None) -> AsyncSubscription:
         """Watches the session: from now on, or after a stored cursor; ``Cursor.START`` is the beginning of its log."""
-        cursor = from_ if from_ is None or isinstance(from_, Cursor) else Cursor(from_)
+        cursor = after if after is None or isinstance(after, Cursor) else Cursor(after)
         operation = self._shell().begin(subscribe_command(cursor), None, *tracing.headers())
         return AsyncSubscription(operation, self._attached, cursor)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import inspect
 import threading
 import time
 from collections.abc import Coroutine
@@ -587,6 +588,23 @@ def test_a_session_that_is_left_stays_open_for_others(server: Server, run: Run) 
             assert (await again.ask("hello")).text
 
     run(main())
+
+
+def test_both_clients_have_the_same_surface() -> None:
+    pairs = [
+        (broca.AsyncClient, broca.Client),
+        (broca.AsyncSession, broca.Session),
+        (broca.AsyncTurn, broca.Turn),
+        (broca.AsyncSubscription, broca.Subscription),
+    ]
+    for one, other in pairs:
+        names = {name for name in vars(one) if not name.startswith("_")}
+        assert names == {name for name in vars(other) if not name.startswith("_")}
+        for name in names:
+            if callable(getattr(one, name)):
+                ours, theirs = (inspect.signature(getattr(of, name)).parameters.values() for of in (one, other))
+                shapes = [[(p.name, p.kind, p.default) for p in parameters] for parameters in (ours, theirs)]
+                assert shapes[0] == shapes[1], name
 
 
 def test_log_records_of_the_engine_reach_the_logger(run: Run, caplog: pytest.LogCaptureFixture) -> None:

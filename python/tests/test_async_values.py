@@ -235,7 +235,7 @@ def test_a_sub_interpreter_is_refused_with_a_sentence() -> None:
     interpreters = pytest.importorskip("_xxsubinterpreters")
     other = interpreters.create()
     try:
-        with pytest.raises(Exception, match="sub-?interpreter"):
+        with pytest.raises(Exception, match=r"sub-?interpreter"):
             interpreters.run_string(other, f"import sys; sys.path[:] = {sys.path!r}; import broca._broca")
     finally:
         interpreters.destroy(other)
