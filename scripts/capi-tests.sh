@@ -181,6 +181,21 @@ quickstart() {
     echo "$output"
     grep -q 'words of a file' <<<"$output" && grep -q '2 rounds' <<<"$output"
 }
+sed -n '/^## A first program/,/^## /p' "$root/docs/c.md" | sed -n '/^```c$/,/^```$/p' | sed '/^```/d' >first.c
+check "the first program of docs/c.md compiles" gcc -std=c99 -Wall -Wextra -Werror first.c "${flags[@]}" "${run_path[@]}" -o first
+first_program() {
+    local output
+    output=$(./first) || return 1
+    echo "$output"
+    grep -q 'half past nine' <<<"$output" && grep -q '2 rounds' <<<"$output"
+}
+check "the first program of docs/c.md holds its conversation" first_program
+documented_statically() { # the line of docs/c.md, with the prefix filled in
+    local line
+    line=$(sed -n 's/^    \(cc program.c .*libbroca.a.*\)    # static$/\1/p' "$root/docs/c.md")
+    [ -n "$line" ] && cp first.c program.c && eval "${line//PREFIX/$prefix} -o program" && ./program
+}
+check "the static line of docs/c.md links" documented_statically
 for example in blocking.c poll.c epoll.c libuv.c blocking.cpp; do
     extra=()
     case $example in
