@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The documentation: the libraries' reference builds without a warning, and no link of a Markdown
-# file leads nowhere.
+# The documentation: the libraries' reference builds without a warning, no link of a Markdown file leads nowhere, and the
+# programs of README.md are those of examples/, which are tested.
 set -euo pipefail
 # shellcheck source=scripts/tools.sh
 . "$(dirname "$0")/tools.sh"
@@ -8,10 +8,11 @@ cd "$root"
 
 passed=0
 failed=0
-for part in reference links; do
+for part in reference links programs; do
     case $part in
         reference) RUSTDOCFLAGS="-D warnings" cargo doc --quiet "${workspace[@]}" --no-deps --lib ;;
         links) python3 scripts/links.py ;;
+        programs) python3 scripts/readme.py ;;
     esac && passed=$((passed + 1)) || failed=$((failed + 1))
 done
 say "the reference is in $target/doc"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the programs of examples/ in every language against a service of its own, and looks at what they print.
+"""Runs the programs of examples/ in every language against a service of its own, and looks at what they print; and does what
+README.md says to a newcomer.
 
 Usage: examples.py BUILD INSTALLED, called by examples-test.sh; the last line is `N passed, N failed, N skipped`. BUILD holds
 the command and the programs in Rust, INSTALLED the packages of the other languages.
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import readme
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS = 60
@@ -92,6 +95,25 @@ def observe(programs, language, scratch):
     assert seen == log, f"seen {seen}, logged {log}"
 
 
+def newcomer(programs, language, scratch, packages):
+    """What README.md says leads to a program that runs, from an empty folder beside the checkout."""
+    folder = scratch / "newcomer" / f"hello-{language}"
+    folder.mkdir(parents=True)
+    beside = scratch / "newcomer/broca"
+    if not beside.exists():
+        beside.symlink_to(ROOT)
+    # The packages may have been built elsewhere, and what cargo builds is kept for the next time.
+    script = readme.script(language).replace("../broca/target/packages", os.path.relpath(packages, folder))
+    environment = {**programs.environment, "CARGO_TARGET_DIR": str(packages.parent / "newcomer")}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=20 * SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[read_file {" in done.stderr and "[2 rounds]" in done.stderr, done.stderr
+    assert "I am the scripted model" in done.stdout, done.stdout
+
+
 def until(holds):
     """Waits until something holds."""
     end = time.monotonic() + SECONDS
@@ -154,6 +176,9 @@ def cases(programs, scratch):
         yield f"approve: {language}", lambda: approve(programs, language)
     for language in LANGUAGES:
         yield f"observe: {language}", lambda: observe(programs, language, scratch)
+    packages = programs.installed.parent / "packages"
+    for language in readme.QUICKSTARTS:
+        yield f"README.md: {language}", lambda: newcomer(programs, language, scratch, packages)
     errors = [programs.installed / "python/bin/python", ROOT / "scripts/errors-table.py"]
     yield "docs/errors.md is the table of errors", lambda: subprocess.run(errors, check=True, timeout=SECONDS)
 
@@ -163,10 +188,7 @@ def main():
     passed = failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
-        environment = {
-            name: value for name, value in os.environ.items()
-            if not name.startswith(("BROCA_", "BAE_")) and not name.lower().endswith("_proxy")
-        }
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("BROCA_", "BAE_"))}
         environment["XDG_STATE_HOME"] = str(scratch)
         broca = build / "broca"
         keys = {}
