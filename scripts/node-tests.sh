@@ -46,9 +46,13 @@ status=0
 [ "$status" = 0 ] || grep -E -A25 '^ *not ok|^# (Error|Warning)' "$log" >&2 || true
 
 # count WORD: what the closing lines say of it.
-count() { sed -n "s/^# $1 \([0-9]*\)$/\1/p" "$log" | tail -n 1; }
+count() {
+    local found
+    found=$(sed -n "s/^# $1 \([0-9]*\)$/\1/p" "$log" | tail -n 1)
+    echo "${found:-0}"
+}
 passed=$(count pass)
 lost=$(($(count fail) + $(count cancelled)))
 if [ "$status" != 0 ] && [ "$lost" = 0 ]; then lost=1; fi
-echo "${passed:-0} passed, $lost failed, $(($(count skipped) + $(count todo))) skipped"
+echo "$passed passed, $lost failed, $(($(count skipped) + $(count todo))) skipped"
 [ "$lost" = 0 ]

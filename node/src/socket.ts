@@ -142,8 +142,7 @@ export class Connection {
         // An address has no server name in TLS; the certificate is checked against it all the same.
         ...(isAddress ? { host: serverName } : { host: serverName, servername: serverName }),
         ALPNProtocols: ["http/1.1"],
-        onread: this.#reading(),
-      } as object as tls.ConnectionOptions);
+      });
     } catch {
       // Options that TLS cannot use, such as a text that is no certificate. Reported from the loop: this is inside of an effect.
       setImmediate(() => this.#end("local"));
@@ -152,6 +151,10 @@ export class Connection {
     this.#socket = secure;
     this.#listen(secure);
     secure.unref();
+    // One buffer for all reads is for plain sockets only: a wrapped one never gives anything into it.
+    secure.on("data", (bytes: Buffer) => {
+      if (!this.#over) this.#ears.data(this.#conn, bytes, bytes.length);
+    });
     secure.once("secureConnect", () => {
       if (this.#over) return;
       this.#handshaking = false;

@@ -202,8 +202,10 @@ test("ten_thousand_sessions: memory, descriptors and threads stay flat", { timeo
       await new Promise((resolve) => setTimeout(resolve, 200));
     };
     await some(${total} / 2);
+    await some(${total} / 2);
     const before = state();
-    await some(${total});
+    await some(${total} / 2);
+    await some(${total} / 2);
     const after = state();
     console.log(JSON.stringify({ before, after }));`,
     { flags: ["--expose-gc", "--max-semi-space-size=1"], timeoutMs: 500_000 },
