@@ -1161,7 +1161,7 @@ broca_status broca_subscription_next(broca_subscription *subscription,
  * event of a subscription that began with what happens from now on.
  *
  * Ownership: returns borrowed from `subscription` until the next call of this function.
- * Threads: not concurrently with itself on one object.
+ * Threads: not concurrently with itself or `broca_subscription_next` on one object.
  */
 broca_bytes broca_subscription_cursor(broca_subscription *subscription);
 
@@ -1737,7 +1737,7 @@ broca_status broca_io_wait(broca_io *io,
  * started something, once until the loop looks again. NULL takes it away.
  *
  * Ownership: takes `user_data` if the call succeeds: `destroy` (which may be NULL) is called with it once, when it was replaced or
- * the client is gone. Borrows `io`.
+ * the client and everything that came from it is gone. Borrows `io`.
  * Threads: any.
  */
 broca_status broca_io_set_wake(broca_io *io,
@@ -1761,7 +1761,7 @@ broca_status broca_io_wake(broca_io *io,
  * the client. NULL goes back to that.
  *
  * Ownership: takes `user_data` if the call succeeds: `destroy` (which may be NULL) is called with it once, when it was replaced or
- * the client is gone. Borrows `io`.
+ * the client and everything that came from it is gone. Borrows `io`.
  * Threads: any.
  */
 broca_status broca_io_set_resolver(broca_io *io,

@@ -150,7 +150,7 @@ pub extern "C" fn broca_io_wait(
 /// started something, once until the loop looks again. NULL takes it away.
 ///
 /// Ownership: takes `user_data` if the call succeeds: `destroy` (which may be NULL) is called with it once, when it was replaced or
-/// the client is gone. Borrows `io`.
+/// the client and everything that came from it is gone. Borrows `io`.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_io_set_wake(
@@ -185,7 +185,7 @@ pub extern "C" fn broca_io_wake(
 /// the client. NULL goes back to that.
 ///
 /// Ownership: takes `user_data` if the call succeeds: `destroy` (which may be NULL) is called with it once, when it was replaced or
-/// the client is gone. Borrows `io`.
+/// the client and everything that came from it is gone. Borrows `io`.
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_io_set_resolver(

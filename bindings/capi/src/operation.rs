@@ -178,15 +178,16 @@ impl Operation {
             return Ok(());
         }
         self.hub().check()?;
-        let mut steps = self.lock();
+        let (batch, at) = {
+            let mut steps = self.lock();
+            steps.ended = true;
+            (Arc::clone(&steps.batch), std::mem::replace(&mut steps.at, usize::MAX))
+        };
         let (key, op) = (self.session.key(), self.op);
         self.hub().with(key, |state, now| {
-            fail_calls(self.session.handle(), &steps.batch, steps.at, now);
+            fail_calls(self.session.handle(), &batch, at, now);
             state.leave(key, op, now);
-        })?;
-        steps.ended = true;
-        steps.at = usize::MAX;
-        Ok(())
+        })
     }
 
     /// Lets go of the operation and waits until it is quiet, at most until `until`.
@@ -275,5 +276,24 @@ impl Operation {
 
     fn lock(&self) -> MutexGuard<'_, Steps> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::client::Client;
+    use crate::failure::Failure;
+    use crate::hub::Hub;
+    use crate::request::Request;
+    use crate::session::Session;
+    use crate::step::Step;
+    use crate::subscription::Subscription;
+    use crate::turn::Turn;
+
+    fn is_send_and_sync<T: Send + Sync>() {}
+
+    #[test]
+    fn what_a_program_holds_may_be_used_from_any_thread() {
+        is_send_and_sync::<(Client, Hub, Session, Turn, Subscription, Request, Step, Failure)>();
     }
 }

@@ -55,7 +55,7 @@ pub extern "C" fn broca_subscription_next(
 /// event of a subscription that began with what happens from now on.
 ///
 /// Ownership: returns borrowed from `subscription` until the next call of this function.
-/// Threads: not concurrently with itself on one object.
+/// Threads: not concurrently with itself or `broca_subscription_next` on one object.
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_subscription_cursor(subscription: Option<&Subscription>) -> Bytes {
     value(|| {
