@@ -35,13 +35,13 @@ files=()
 for file in "${@:-}"; do files+=("build/${file%.ts}.js"); done
 [ $# -gt 0 ] || files=("$home"/build/*.test.js)
 
-if [ -z "${BROCA_BIN:-}" ]; then
+if [ -z "${BROCA_BINARY:-}" ]; then
     cargo build --quiet --locked --profile ci -p broca-cli
-    BROCA_BIN=$target/ci/broca
+    BROCA_BINARY=$target/ci/broca
 fi
 log=$logs/node-tests.log
 status=0
-(cd "$home" && BROCA_BIN=$BROCA_BIN BROCA_TEST_ADDON=$addon \
+(cd "$home" && BROCA_BINARY=$BROCA_BINARY BROCA_TEST_ADDON=$addon \
     node --unhandled-rejections=strict --test --test-reporter=tap "${files[@]}") >"$log" 2>&1 || status=$?
 [ "$status" = 0 ] || grep -E -A25 '^ *not ok|^# (Error|Warning)' "$log" >&2 || true
 

@@ -208,9 +208,12 @@ export class Shell implements Answers, Ears {
   #wakeReaders(): void {
     if (this.#waking) return;
     this.#waking = true;
-    for (let i = 0; i < this.#ready.length; i++) this.#readers.get(this.#ready[i] as number)?.wake();
-    this.#ready = this.#ready.length === 0 ? this.#ready : [];
-    this.#waking = false;
+    try {
+      for (let i = 0; i < this.#ready.length; i++) this.#readers.get(this.#ready[i] as number)?.wake();
+    } finally {
+      this.#ready.length = 0;
+      this.#waking = false;
+    }
   }
 
   #carryOut(words: Uint32Array, count: number, text: Buffer | undefined): void {

@@ -30,6 +30,7 @@ export abstract class Stream implements Reader {
   #waiters: Waiter[] = [];
   #burst = 0;
   #yielding = false;
+  #pulling = false;
   /** Nothing follows; what the operation failed with is handed out once. */
   #over = false;
   #failure: { error: unknown } | undefined;
@@ -119,6 +120,8 @@ export abstract class Stream implements Reader {
   }
 
   wake(): void {
+    // What is left beside the batch that is being taken is announced at once; it is taken after that batch.
+    if (this.#pulling) return;
     if (this.isUnattended) {
       this.drain();
       return;
@@ -182,7 +185,9 @@ export abstract class Stream implements Reader {
   /** Takes a batch; false when none is there. */
   #pull(): boolean {
     if (this.#op === 0) return false;
+    this.#pulling = true;
     const batch = this.shell.steps(this.#op);
+    this.#pulling = false;
     if (batch === undefined) return false;
     this.#batch = batch;
     this.#at = 0;

@@ -21,8 +21,8 @@ export const HOME = join(__dirname, "..");
 
 /** Starts `broca serve`, with a script for its model if there is one. It ends with this process at the latest. */
 export async function startService(script?: object): Promise<Service> {
-  const program = process.env["BROCA_BIN"];
-  if (program === undefined) throw new Error("BROCA_BIN must name the broca command; scripts/node-test.sh sets it");
+  const program = process.env["BROCA_BINARY"];
+  if (program === undefined) throw new Error("BROCA_BINARY must name the broca command; scripts/node-test.sh sets it");
   const folder = mkdtempSync(join(tmpdir(), "broca-node-"));
   const words = ["serve", "--dev", "--addr", "127.0.0.1:0", "--json", "--end-with-input", "--shutdown-timeout", "1"];
   if (script !== undefined) {

@@ -215,9 +215,9 @@ test("an application that is slow gets a gap for display pieces and every event"
   await turn.next();
   await sleep(200);
   const steps = await all(turn);
-  const gap = steps.find((step) => step.kind === "gap");
-  assert.equal(gap?.reason, "deltas");
-  assert.equal((gap?.count ?? 0) + steps.filter((step) => step.kind === "text_delta").length, 200);
+  const gaps = steps.filter((step) => step.kind === "gap");
+  assert.ok(gaps.length > 0 && gaps.every((gap) => gap.reason === "deltas"));
+  assert.equal(gaps.reduce((sum, gap) => sum + (gap.count ?? 0), 0) + steps.filter((step) => step.kind === "text_delta").length, 200);
   assert.equal(steps.filter((step) => step.kind === "event").length, 200);
   await session.leave();
   await fake.stop();
