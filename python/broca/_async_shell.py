@@ -379,6 +379,8 @@ class Shell:
             addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         except (OSError, UnicodeError) as fault:
             why = str(fault)
+        except RuntimeError:
+            why = "the loop takes no more look-ups"
         if not self.over:
             self._input(self.engine.resolved, req, addresses, why, self.now())
 
@@ -388,7 +390,7 @@ class Shell:
             if server_name is not None:
                 how = self._tls(server_name)
             await self.loop.create_connection(lambda: Link(self, conn), address, port, **how)
-        except (OSError, BrocaError) as fault:
+        except Exception as fault:
             if conn in self._connecting and not self.over:
                 del self._connecting[conn]
                 self._lost(conn, fault)
@@ -402,7 +404,7 @@ class Shell:
             transport = await self.loop.start_tls(link.transport, link, how.pop("ssl"), **how)
             if transport is None:
                 raise ConnectionResetError
-        except (OSError, BrocaError) as fault:
+        except Exception as fault:
             if self._links.pop(conn, None) is not None:
                 link.close(abort=True)
                 self._lost(conn, fault)
@@ -426,6 +428,9 @@ class Shell:
             why = "tls_other"
         else:
             why = close_reason(fault)
+            if not isinstance(fault, OSError):
+                # A loop or a context of a kind that this package does not know: the logger tells which.
+                logger.warning("a connection could not be made", exc_info=fault)
         self._input(self.engine.closed, conn, why, self.now())
 
     def connected(self, link: Link) -> None:

@@ -305,7 +305,7 @@ class AsyncSession:
         await self._attached.shell.leave_all()
 
     async def close(self) -> None:
-        """Closes the session for everybody, and lets go of it. One that is closed already is no error."""
+        """Closes the session for everybody. One that is closed already is no error."""
         _, finished = await self._shell().run('{"close":{}}')
         expect(finished, "closed")
 

@@ -148,7 +148,7 @@ impl<'py, 'a> Reader<'py, 'a> {
                     }
                     _ => [first, 0],
                 };
-                let wide = units[1] != 0 || first >= 0xd800 && first < 0xe000;
+                let wide = units[1] != 0 || (0xd800..0xe000).contains(&first);
                 let used = if wide { &units[..] } else { &units[..1] };
                 match char::decode_utf16(used.iter().copied()).next() {
                     Some(Ok(whole)) => whole,
