@@ -3,6 +3,7 @@
 #
 #   bench/setup.sh LANGUAGE…    python: a virtual environment with the pinned peers, and our wheel if it was built
 #                               node:   the programs beside the pinned peers, and our package if it was built
+#                               c:      the program, compiled with our library if that was built
 #
 # `make bench` calls it with the languages of the rows that were asked for. What is there already is
 # kept; a package of ours is installed anew, for it may have been built again.
@@ -67,10 +68,27 @@ setup_node() {
         fail "$package could not be installed: see $logs/bench-package.log"
 }
 
+setup_c() {
+    local folder=$place/c library=$packages/capi/lib flags
+    if [ ! -f "$library/pkgconfig/broca.pc" ]; then
+        say "bench: there is no C library of ours in $packages; rows that need it will not be measured"
+        return
+    fi
+    command -v cc >/dev/null || fail "cc is missing: install a C compiler (Debian: apt-get install gcc) and run this again"
+    command -v pkg-config >/dev/null ||
+        fail "pkg-config is missing: install it (Debian: apt-get install pkg-config) and run this again"
+    mkdir -p "$folder"
+    flags=$(PKG_CONFIG_PATH=$library/pkgconfig pkg-config --cflags --libs broca)
+    # shellcheck disable=SC2086 # one word for each flag
+    cc -std=c99 -O2 -Wall -Wextra -Werror -o "$folder/events" bench/c/events.c $flags "-Wl,-rpath,$library" \
+        2>"$logs/bench-c.log" || fail "bench/c/events.c could not be compiled: see $logs/bench-c.log"
+}
+
 for language in "$@"; do
     case $language in
         python) setup_python ;;
         node) setup_node ;;
+        c) setup_c ;;
         *) fail "nothing is known about the language '$language'" ;;
     esac
 done

@@ -38,6 +38,21 @@ function report(meter) {
   meter.report(events);
 }
 
+/** Our package: a loop over a subscription. */
+async function broca(address) {
+  const { Client } = await import('@broca/sdk');
+  const client = new Client(address, { key: 'bae_bench' });
+  const session = await client.observe('ses_1');
+  const meter = new Meter();
+  for await (const step of session.subscribe()) {
+    if (step.kind !== 'event') continue;
+    events++;
+    seen += step.id.length + step.createdAt.length;
+    done = step.type === 'session.close';
+  }
+  report(meter);
+}
+
 /** node:http; each buffer is decoded once and cut into lines: the quickest by hand. */
 async function byHand(address) {
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
@@ -77,6 +92,6 @@ async function fetchReadline(address) {
   report(meter);
 }
 
-const contenders = { http: byHand, fetch: fetchReadline };
+const contenders = { broca, http: byHand, fetch: fetchReadline };
 const [name, address] = process.argv.slice(2);
 await contenders[name](address);

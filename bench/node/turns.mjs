@@ -23,6 +23,26 @@ async function drive(turn) {
   meter.report(TURNS);
 }
 
+// ---- Broca ----------------------------------------------------------------------------------------
+
+/** A tool with a function, `ask` for the whole turn. */
+async function brocaTurns(address) {
+  const { Client, tool } = await import('@broca/sdk');
+  const number = { type: 'integer' };
+  const client = new Client(address, { key: 'bae_bench' });
+  const session = await client.open({
+    tools: [
+      tool({
+        name: 'add',
+        description: 'Adds two numbers.',
+        input: { type: 'object', properties: { a: number, b: number }, required: ['a', 'b'] },
+        run: ({ a, b }) => String(a + b),
+      }),
+    ],
+  });
+  await drive(async () => (await session.ask('add 2 and 40')).text);
+}
+
 // ---- by hand --------------------------------------------------------------------------------------
 
 const add = ({ a, b }) => a + b;
@@ -80,15 +100,17 @@ function over(post) {
   };
 }
 
-async function fetchTurns(url) {
+async function fetchTurns(address) {
+  const url = address + RPC;
   await drive(over(async (body) => (await fetch(url, { method: 'POST', headers: HEADERS, body })).body));
 }
 
-async function undiciTurns(url) {
+async function undiciTurns(address) {
+  const url = address + RPC;
   const { request } = await import('undici');
   await drive(over(async (body) => (await request(url, { method: 'POST', headers: HEADERS, body })).body));
 }
 
-const contenders = { fetch: fetchTurns, undici: undiciTurns };
+const contenders = { broca: brocaTurns, fetch: fetchTurns, undici: undiciTurns };
 const [name, address] = process.argv.slice(2);
-await contenders[name](address + RPC);
+await contenders[name](address);

@@ -38,7 +38,7 @@ async def broca_async(address: str, payload: bool) -> None:
     async with broca.AsyncClient(address, key="bae_bench") as client:
         session = await client.observe("ses_1")
         meter = Meter()
-        async with session.subscribe(from_=None) as steps:
+        async with session.subscribe() as steps:
             async for step in steps:
                 if type(step) is broca.Event:
                     events += 1
@@ -58,7 +58,7 @@ def broca_sync(address: str, payload: bool) -> None:
     with broca.Client(address, key="bae_bench") as client:
         session = client.observe("ses_1")
         meter = Meter()
-        with session.subscribe(from_=None) as steps:
+        with session.subscribe() as steps:
             for step in steps:
                 if type(step) is broca.Event:
                     events += 1

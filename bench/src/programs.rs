@@ -23,17 +23,18 @@ pub(crate) enum Program {
     Python { file: &'static str, words: &'static [&'static str], modules: &'static [&'static str] },
     /// `bench/node/FILE WORDS… ADDRESS`, beside these packages.
     Node { file: &'static str, words: &'static [&'static str], packages: &'static [&'static str] },
-    /// There is none, and this is why.
-    Absent(&'static str),
+    /// What `bench/c/SOURCE.c` was compiled to.
+    C { source: &'static str },
 }
 
 impl Program {
     /// The language that `bench/setup.sh` has to set up first.
     pub(crate) fn language(&self) -> Option<&'static str> {
         match self {
-            Self::Rust(_) | Self::Absent(_) => None,
+            Self::Rust(_) => None,
             Self::Python { .. } => Some("python"),
             Self::Node { .. } => Some("node"),
+            Self::C { .. } => Some("c"),
         }
     }
 
@@ -41,7 +42,6 @@ impl Program {
     pub(crate) fn missing(&self) -> Option<String> {
         match self {
             Self::Rust(_) => None,
-            Self::Absent(why) => Some((*why).to_owned()),
             Self::Python { modules, .. } => {
                 let python = python();
                 if !python.exists() {
@@ -64,6 +64,10 @@ impl Program {
                 let folder = prepared().join("node/node_modules").join(package);
                 (!folder.exists()).then(|| format!("the package {package} is not installed"))
             }),
+            Self::C { source } => {
+                let program = compiled(source);
+                (!program.exists()).then(|| format!("there is no {}", program.display()))
+            }
         }
     }
 
@@ -87,7 +91,7 @@ impl Program {
                 command.arg(prepared().join("node").join(file)).args(*words);
                 command
             }
-            Self::Absent(why) => return Err((*why).into()),
+            Self::C { source } => Command::new(compiled(source)),
         };
         command.arg(address);
         Ok(command)
@@ -110,6 +114,10 @@ pub(crate) fn prepared() -> PathBuf {
 
 fn python() -> PathBuf {
     prepared().join("venv/bin/python")
+}
+
+fn compiled(source: &str) -> PathBuf {
+    prepared().join("c").join(source)
 }
 
 /// The last line that says something, which is where interpreters put the reason.

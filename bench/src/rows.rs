@@ -1,7 +1,7 @@
 //! The rows of the speed table: who runs beside whom, against which server, and what is promised.
 //!
-//! The peers are what a competent user would write; the programs are in `bench/python` and
-//! `bench/node`, and for Rust in [`crate::contenders`].
+//! The peers are what a competent user would write; the programs are in `bench/python`,
+//! `bench/node` and `bench/c`, and for Rust in [`crate::contenders`].
 
 use crate::Failure;
 use crate::programs::{Contender, Program};
@@ -90,8 +90,8 @@ const fn node(
     Contender { name, program: Program::Node { file, words, packages } }
 }
 
-const fn absent(name: &'static str, why: &'static str) -> Contender {
-    Contender { name, program: Program::Absent(why) }
+const fn c(name: &'static str, source: &'static str) -> Contender {
+    Contender { name, program: Program::C { source } }
 }
 
 static RUST_EVENTS: Contender = rust("broca, Rust", "broca-events");
@@ -127,14 +127,14 @@ static REQUESTS_TURNS: Contender = python("requests", "turns.py", &["requests"],
 static PYTHON_SESSIONS: Contender = python("broca, async", "sessions.py", &["broca"], &["broca"]);
 static AIOHTTP_SESSIONS: Contender = python("aiohttp", "sessions.py", &["aiohttp"], &["aiohttp"]);
 
-static NODE_EVENTS: Contender = absent("broca, Node", "there is no Node package yet");
+static NODE_EVENTS: Contender = node("broca, Node", "events.mjs", &["broca"], &["@broca/sdk"]);
 static HTTP_EVENTS: Contender = node("node:http by hand", "events.mjs", &["http"], &[]);
 static FETCH_EVENTS: Contender = node("fetch+readline", "events.mjs", &["fetch"], &[]);
-static NODE_TURNS: Contender = absent("broca, Node", "there is no Node package yet");
+static NODE_TURNS: Contender = node("broca, Node", "turns.mjs", &["broca"], &["@broca/sdk"]);
 static FETCH_TURNS: Contender = node("fetch", "turns.mjs", &["fetch"], &[]);
 static UNDICI_TURNS: Contender = node("undici", "turns.mjs", &["undici"], &["undici"]);
 
-static C_EVENTS: Contender = absent("broca, C", "there is no C library yet");
+static C_EVENTS: Contender = c("broca, C", "events");
 
 // ---- the rows ----------------------------------------------------------------------------------
 
