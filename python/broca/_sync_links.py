@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 # Reads in one go; then the reader of steps gets its turn.
 _READS = 4
+# Numbers of connections and look-ups that one batch of effects may name.
+_LOST = 64
+# How often time is told to an engine whose timer is not known.
+_BLIND_MS = 100
 
 # Memory that sockets are read to, as many pieces as threads ever read at once.
 _BUFFERS: list[bytearray] = []
@@ -40,6 +44,9 @@ class Links:
         """The leader must look again."""
         self._torn = False
         """An exception came between taking effects and carrying them out."""
+        self._blind = False
+        """The engine's timer is not known."""
+        self._last_number = 0
 
     def _on_ready(self, now: int, op: int) -> None:
         """Steps of an operation wait."""
@@ -73,6 +80,8 @@ class Links:
         timer = self._timer
         if timer is not None and timer <= now and self._fired != now:
             self._fired = now
+            if self._blind:
+                self._timer = now + _BLIND_MS
             self.engine.timeout(now)
             self._perform_all(now)
         return more
@@ -116,15 +125,21 @@ class Links:
 
     def _mend(self, now: int) -> None:
         """An exception came between taking effects and carrying them out, so the connections are not what the engine
-        thinks: they are given up, which it can deal with."""
-        self._torn = False
+        thinks: they are given up, which it can deal with. May itself be interrupted, and is then done again."""
         self._unwritten.clear()
-        conns = list(self._wires)
-        self._end_wires()
-        for conn in conns:
-            self.engine.closed(conn, "local", now)
-        # A timer may have been lost.
+        while self._wires:
+            wire = next(iter(self._wires.values()))
+            self.engine.closed(wire.conn, "local", now)
+            self._unlink(wire)
+            wire.drop()
+        # What it may have asked for since; other numbers mean nothing to it.
+        for number in range(self._last_number + 1, self._last_number + _LOST):
+            self.engine.closed(number, "local", now)
+            self.engine.resolved(number, None, "the look-up was interrupted", now)
+        # Nor is it known when the timer goes off.
+        self._blind = True
         self._timer = now
+        self._torn = False
 
     def _flush(self, wire: Wire, now: int) -> None:
         if wire.stage == CONNECTING:
@@ -142,11 +157,13 @@ class Links:
 
     def _on_timer(self, now: int, at: int | None) -> None:
         self._timer = at
+        self._blind = False
         if at is not None and at < self._polling_until:
             self._nudge = True
 
     def _on_resolve(self, now: int, req: int, host: str) -> None:
         self._to_resolve.append((req, host))
+        self._last_number = max(self._last_number, req)
         self._nudge = True
 
     def _on_connect(self, now: int, conn: int, address: str, port: int, server_name: str | None) -> None:
@@ -158,6 +175,7 @@ class Links:
             return
         self._wires[conn] = wire
         self._by_fd[wire.fd] = wire
+        self._last_number = max(self._last_number, conn)
         self._nudge = True
 
     def _connected(self, wire: Wire, now: int) -> None:
@@ -224,9 +242,16 @@ class Links:
     def _unlink(self, wire: Wire) -> None:
         self._wires.pop(wire.conn, None)
         self._by_fd.pop(wire.fd, None)
-        if wire.watched and self._poll is not None:
-            self._poll.unregister(wire.fd)
+        self._unwatch(wire.fd)
         wire.watched = 0
+
+    def _unwatch(self, fd: int) -> None:
+        if self._poll is not None:
+            try:
+                self._poll.unregister(fd)
+            except KeyError:
+                # It was not asked about.
+                pass
 
     def _end_wires(self) -> None:
         """As politely as it goes at once."""

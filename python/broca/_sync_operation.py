@@ -80,7 +80,8 @@ class Operation:
         self._raw: list[Any] | None = None
         self._reader = core.StepReader(driver, runs_itself or _nothing_runs)
         traceparent, tracestate = tracing.headers() if headers is None else headers
-        self.op = driver.begin(command, beside is not None, traceparent, tracestate)
+        self.op = 0
+        driver.begin(self, command, beside is not None, traceparent, tracestate)
 
     def more(self, until: float | None = None) -> bool:
         """Waits until `items` has something; false when the operation is over, or the time."""
@@ -124,6 +125,10 @@ class Operation:
             self.forgotten = True
             self.items = iter(())
             self.driver.leave(self.op, self.driver.cancel_wait_ms() if wait else 0)
+
+    def __del__(self) -> None:
+        if getattr(self, "op", 0) and not self.forgotten and self.driver.usable():
+            self.driver.drop(self.op)
 
     def _take(self) -> bool | None:
         """Takes steps from the engine. Called while the session is moved, with its lock held."""

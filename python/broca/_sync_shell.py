@@ -19,7 +19,7 @@ import sys
 import threading
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
 
 from . import _core as core
 from ._pool import Pool
@@ -68,6 +68,12 @@ class Waiting:
         self.running.clear()
 
 
+class Holder(Protocol):
+    """Who holds an operation."""
+
+    op: int
+
+
 class Driver(Links):
     """What every handle of a session shares: the engine, its connections, and who waits for which operation."""
 
@@ -86,6 +92,9 @@ class Driver(Links):
         self._news = False
         """Steps came, or the leader's place is free."""
         self._gates: list[Gate] = []
+        self._next_op = 1
+        self._unsure = False
+        """Whether the last command has begun an operation is not known."""
         core.Process.keep(self)
 
     def enter(self, what: str) -> None:
@@ -117,16 +126,35 @@ class Driver(Links):
 
     # Inputs that wait for nothing, from any thread.
 
-    def begin(self, command: str, is_turn: bool, traceparent: str | None = None, tracestate: str | None = None) -> int:
-        """Begins an operation and gives its number."""
+    def begin(
+        self,
+        holder: Holder,
+        command: str,
+        is_turn: bool,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
+    ) -> None:
+        """Begins an operation, whose number the holder gets at once."""
         self.check()
 
-        def begin(now: int) -> int:
-            op = self.engine.command(command, now, traceparent, tracestate)
+        def begin(now: int) -> None:
+            if self._unsure:
+                # An exception came while a command was given: if there is an operation of that number, it is nobody's.
+                self._waiting[self._next_op] = Waiting(False)
+                self._abandon(self._next_op, now)
+            self._unsure = True
+            try:
+                op = self.engine.command(command, now, traceparent, tracestate)
+            except BrocaError:
+                self._unsure = False
+                self._waiting.pop(self._next_op, None)
+                raise
             self._waiting[op] = Waiting(is_turn)
-            return op
+            holder.op = op
+            self._next_op = op + 1
+            self._unsure = False
 
-        return self._give(begin)
+        self._give(begin)
 
     def answer(
         self,
@@ -184,6 +212,9 @@ class Driver(Links):
             self._give(cancel)
             until = monotonic() + self.cancel_wait_ms() / 1000
             self.pump(lambda: None if self._waiting else True, until)
+        except BrocaError as error:
+            # A broken engine has nothing to cancel. Whoever used it has been told.
+            core.logger.warning("a session ends: %s", error.message)
         finally:
             self.close()
 
@@ -223,8 +254,9 @@ class Driver(Links):
         self._dropped.append(op)
         if self._lock.acquire(blocking=False):
             try:
-                self._settle(now_ms())
-                self._tell()
+                if not self._torn:
+                    self._settle(now_ms())
+                    self._tell()
             except BrocaError:
                 # Whoever uses the session next is told.
                 self._torn = True
@@ -276,8 +308,14 @@ class Driver(Links):
                 with self._lock:
                     self._leading = False
                     self._mark(events)
-            for req, host in names:
-                self._resolve(req, host)
+            try:
+                for req, host in names:
+                    self._resolve(req, host)
+            except BaseException:
+                # Interrupted: whoever moves the session next looks them up.
+                with self._lock:
+                    self._to_resolve.extend(names)
+                raise
         if self._dropped:
             self._sweep()
         return result
@@ -319,6 +357,8 @@ class Driver(Links):
         """Gives the engine an input and carries out what follows. Takes the lock."""
         now = now_ms()
         with self._lock:
+            if self._torn:
+                self._mend(now)
             result = give(now)
             self._settle(now)
             self._tell()
@@ -369,7 +409,8 @@ class Driver(Links):
             self._poll = new_poll()
         if self._wake is None:
             self._wake = Wake.take()
-            self._poll.register(self._wake.reader, IN)
+        # Again and again, as below: it costs little, and an exception may have come in between.
+        self._poll.register(self._wake.reader, IN)
         for wire in self._wires.values():
             wanted = 0 if wire.paused else IN
             if wire.stage == CONNECTING:
@@ -379,9 +420,7 @@ class Driver(Links):
             if wanted != wire.watched:
                 if not wanted:
                     # Not even asked about, or it would tell of its end again and again.
-                    self._poll.unregister(wire.fd)
-                elif wire.watched:
-                    self._poll.modify(wire.fd, wanted)
+                    self._unwatch(wire.fd)
                 else:
                     self._poll.register(wire.fd, wanted)
                 wire.watched = wanted
@@ -413,6 +452,8 @@ class Driver(Links):
             if wire is None:
                 if wake is not None and fd == wake.fd:
                     wake.drain()
+                else:
+                    self._unwatch(fd)
                 continue
             # A connect is over when the socket is writable or broken; both are looked at when it moves.
             if wire.stage == CONNECTING or event & ~OUT:
@@ -438,16 +479,14 @@ class Driver(Links):
     def _rest(self) -> None:
         """Gives back what only waiting needs. Idle sessions hold their connections and nothing else."""
         if not self._waiting and not self._leading and self._wake is not None:
-            self._poll.unregister(self._wake.reader)
-            self._wake.give_back()
-            self._wake = None
+            wake, self._wake = self._wake, None
+            self._unwatch(wake.fd)
+            wake.give_back()
 
     def _sweep(self) -> None:
         """Ends what finalisers dropped meanwhile. Takes the lock."""
         if not self._closed:
-            with self._lock:
-                self._settle(now_ms())
-                self._tell()
+            self._give(lambda now: None)
 
     def _resolve(self, req: int, host: str) -> None:
         """Looks a name up, on this thread and without the lock. The system's resolver cannot be interrupted."""
@@ -468,6 +507,7 @@ def _at_exit() -> None:
         if isinstance(owner, Driver):
             for wire in list(owner._wires.values()):
                 wire.drop()
-            if owner._wake is not None:
-                owner._wake.close()
+            wake, owner._wake = owner._wake, None
+            if wake is not None:
+                wake.close()
     Wake.close_spare()

@@ -409,7 +409,7 @@ class Turn:
         operation: Operation | None = self.__dict__.get("_operation")
         if operation is None or operation.forgotten or not operation.driver.usable():
             return
-        operation.driver.drop(operation.op)
+        # The operation ends with its last holder, which is this one.
         self._span.end(None)
         warnings.warn(
             "a turn was dropped before its end, and is cancelled; use 'with session.send(…) as turn'",
@@ -497,11 +497,6 @@ class Subscription:
 
     def __repr__(self) -> str:
         return f"Subscription({self.cursor!r})"
-
-    def __del__(self) -> None:
-        operation: Operation | None = self.__dict__.get("_operation")
-        if operation is not None and not operation.forgotten and operation.driver.usable():
-            operation.driver.drop(operation.op)
 
     def _tell(self) -> None:
         if not self._told:

@@ -265,8 +265,8 @@ class TestEndingEarly:
                 with pytest.raises(errors.CancelledError):
                     list(turn)
                 timer.join()
+            cancelled.clear()
             with session.send("endless") as turn:
-                cancelled.clear()
                 timer = threading.Timer(0.05, session.cancel)
                 timer.start()
                 with pytest.raises(errors.CancelledError):
