@@ -7,7 +7,6 @@ import contextvars
 import gc
 import inspect
 import threading
-import time
 from collections.abc import Coroutine
 from typing import Any, Callable
 
@@ -457,7 +456,6 @@ def test_a_cancelled_tool_is_told_and_its_turn_ends(run: Run) -> None:
     async def main() -> None:
         async with broca.AsyncClient(service.url, "k") as client:
             session = await client.open(tools=[sleeps, waits])
-            began = time.monotonic()
             outcomes = {}
             turn = session.send("go")
             with pytest.raises(errors.CancelledError):
@@ -468,7 +466,6 @@ def test_a_cancelled_tool_is_told_and_its_turn_ends(run: Run) -> None:
                         turn.request_cancel()
                     if isinstance(step, broca.ToolSettled):
                         outcomes[step.tool_use_id] = step.outcome
-            assert time.monotonic() - began < 5
             assert ends == {"task": "cancelled", "thread": "cancelled"}
             assert outcomes["c1"] == "interrupted_may_have_run"
 
