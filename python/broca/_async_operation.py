@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._core import STEP_BATCH, StepReader, error_of
+from ._core import BURST, STEP_BATCH, Process, StepReader, error_of
 from .errors import BrocaError
 from .steps import Failed, Finished
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Operation:
     """One operation of the engine, with the steps that were taken and not yet handed out."""
 
-    __slots__ = ("_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell", "waits")
+    __slots__ = ("_burst", "_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell", "waits")
 
     def __init__(self, shell: Shell, op: int, beside: Beside | None) -> None:
         self.shell = shell
@@ -27,6 +27,7 @@ class Operation:
         self.items: Iterator[Any] = iter(())
         self.final: Finished | Failed | None = None
         self.left = False
+        self._burst = 0
         self.running: dict[int, Running] = {}
         # The engine has steps that were not taken. It says so once, and again when some are left after a batch.
         self.waits = False
@@ -38,6 +39,7 @@ class Operation:
     async def more(self, timeout: float | None = None) -> bool:
         """Waits until ``items`` has something; false when the operation is over, or when nothing came in so many
         seconds. Cancelled, nothing is lost."""
+        Process.check(self.shell.forks)
         loop = self.shell.loop
         until = None if timeout is None else loop.time() + timeout
         while not self.pull():
@@ -80,6 +82,17 @@ class Operation:
         self.wake()
         self.shell.settle()
         return True
+
+    async def step(self, timeout: float | None = None) -> Any:
+        """The next step; None when there is none: see `more`. Others get their turn after many."""
+        self._burst += 1
+        if self._burst >= BURST:
+            self._burst = 0
+            await asyncio.sleep(0)
+        while (step := next(self.items, None)) is None:
+            if not await self.more(timeout):
+                return None
+        return step
 
     def ready(self) -> None:
         """The engine has steps."""

@@ -65,16 +65,19 @@ class AsyncTurn:
     async def next(self, timeout: float | None = None) -> Step | None:
         """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
         in time, which changes nothing: ask again."""
-        operation = self._operation
-        while True:
-            step: Step | None = next(operation.items, None)
-            if step is not None:
-                return step
-            if not await self._more(timeout):
-                if operation.final is None:
-                    raise _none_in_time(timeout)
-                self._tell()
-                return None
+        self._waiting += 1
+        try:
+            step: Step | None = await self._operation.step(timeout)
+        except asyncio.CancelledError:
+            self._cancel()
+            raise
+        finally:
+            self._waiting -= 1
+        if step is None:
+            if self._operation.final is None:
+                raise _none_in_time(timeout)
+            self._tell()
+        return step
 
     async def reply(self) -> Reply:
         """Drives the turn to its end and returns the reply. Raises what the turn failed with.
@@ -97,6 +100,9 @@ class AsyncTurn:
                         self._beside.decide(self._operation, step, NOBODY_TO_ASK)
                     elif kind is Sending:
                         step.send()
+                if self._operation.waits:
+                    # More is there already; others get their turn first.
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:
             self._give_up()
             raise
@@ -122,7 +128,8 @@ class AsyncTurn:
 
     def request_cancel(self) -> None:
         """Asks for the end of the turn without waiting, from any thread. Iterating then ends with `CancelledError`."""
-        self._operation.shell.cancel(self._operation.op)
+        Process.check(self._operation.shell.forks)
+        self._cancel()
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,9 +137,9 @@ class AsyncTurn:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._told or self._given_up:
+        if self._told or self._given_up or Process.forks != self._operation.shell.forks:
             return
-        self.request_cancel()
+        self._cancel()
         limit = self._operation.shell.cancel_wait_s
         try:
             await asyncio.wait_for(self._drained(), limit)
@@ -176,12 +183,15 @@ class AsyncTurn:
                 self._tell()
                 return
 
-    async def _more(self, timeout: float | None = None) -> bool:
+    def _cancel(self) -> None:
+        self._operation.shell.cancel(self._operation.op)
+
+    async def _more(self) -> bool:
         self._waiting += 1
         try:
-            return await self._operation.more(timeout)
+            return await self._operation.more()
         except asyncio.CancelledError:
-            self.request_cancel()
+            self._cancel()
             raise
         finally:
             self._waiting -= 1
@@ -246,22 +256,20 @@ class AsyncSubscription:
     async def next(self, timeout: float | None = None) -> Step | None:
         """The next step, waited for at most so many seconds; None after the last. Raises `TimeoutError` when none came
         in time, which changes nothing: ask again."""
-        operation = self._operation
-        while True:
-            step: Step | None = next(operation.items, None)
-            if step is not None:
-                self._follow(step)
-                return step
-            if self._told:
-                return None
-            if not await operation.more(timeout):
-                if operation.final is None:
-                    raise _none_in_time(timeout)
-                self._tell()
-                return None
+        if self._told:
+            return None
+        step: Step | None = await self._operation.step(timeout)
+        if step is not None:
+            self._follow(step)
+        elif self._operation.final is None:
+            raise _none_in_time(timeout)
+        else:
+            self._tell()
+        return step
 
     async def close(self) -> None:
         """Ends the subscription. What was not handed out comes again after `cursor`."""
+        Process.check(self._operation.shell.forks)
         self._told = True
         self._operation.shell.leave(self._operation)
 
@@ -271,7 +279,8 @@ class AsyncSubscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if Process.forks == self._operation.shell.forks:
+            await self.close()
 
     def __repr__(self) -> str:
         return f"AsyncSubscription({self.cursor!r})"

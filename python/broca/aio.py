@@ -154,7 +154,8 @@ class AsyncClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if Process.forks == self._forks:
+            await self.close()
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.url!r})"
@@ -315,7 +316,8 @@ class AsyncSession:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.leave()
+        if Process.forks == self._client._forks:
+            await self.leave()
 
     def __repr__(self) -> str:
         return f"AsyncSession({self.id})"

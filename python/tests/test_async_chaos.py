@@ -114,14 +114,15 @@ FORK = """
 
     async def child(client, session, turn, step, watching):
         uses = [client.open, client.meta, client.close, lambda: session.ask("x"), session.history, session.close,
-                session.leave, lambda: session.update_tools([])]
+                session.leave, lambda: session.update_tools([]), turn.__anext__, turn.reply, turn.cancel, turn.next,
+                watching.__anext__, watching.close, session.cancel]
         for use in uses:
             try:
                 await use()
             except broca.errors.ForkedError:
                 continue
             return 1
-        for use in [lambda: session.send("x"), session.subscribe, lambda: step.complete("x")]:
+        for use in [lambda: session.send("x"), session.subscribe, lambda: step.complete("x"), turn.request_cancel]:
             try:
                 use()
             except broca.errors.ForkedError:

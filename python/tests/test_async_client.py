@@ -7,7 +7,7 @@ import contextvars
 import gc
 import inspect
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Callable
 
 import pytest
@@ -525,7 +525,15 @@ def test_a_message_may_be_blocks_or_whole_but_not_anything(run: Run) -> None:
         assert sent == [[{"type": "text", "text": "one"}], "two"]
 
 
-def test_a_reader_gives_others_a_turn_within_a_flood(run: Run) -> None:
+@pytest.mark.parametrize("how", ["for", "next"])
+def test_a_reader_gives_others_a_turn_within_a_flood(run: Run, how: str) -> None:
+    async def read(turn: broca.AsyncTurn) -> AsyncIterator[broca.Step]:
+        if how == "for":
+            async for step in turn:
+                yield step
+        while (last := await turn.next(30)) is not None:
+            yield last
+
     async def main() -> None:
         async with broca.AsyncClient(service.url, "k") as client:
             session = await client.open()
@@ -539,7 +547,7 @@ def test_a_reader_gives_others_a_turn_within_a_flood(run: Run) -> None:
                     await asyncio.sleep(0)
 
             task = asyncio.ensure_future(other())
-            async for _ in session.send("flood"):
+            async for _ in read(session.send("flood")):
                 steps += 1
                 since += 1
                 longest = max(longest, since)
