@@ -50,13 +50,12 @@ pub(super) fn text_word(text: Option<&str>) -> String {
 /// Bytes as a word: `x` and two digits for each.
 pub(super) fn bytes_word(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut word = String::with_capacity(1 + bytes.len() * 2);
-    word.push('x');
-    for byte in bytes {
-        word.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        word.push(char::from(DIGITS[usize::from(byte & 15)]));
+    let mut word = vec![b'x'; 1 + bytes.len() * 2];
+    for (pair, byte) in word[1..].chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
     }
-    word
+    String::from_utf8(word).unwrap_or_default()
 }
 
 /// The fields of a record, each with a space before it.
@@ -88,20 +87,30 @@ pub(super) fn bytes(word: &str) -> Result<Option<Bytes>, String> {
     if word == "-" {
         return Ok(None);
     }
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    };
     let digits = word.strip_prefix('x').map(str::as_bytes).filter(|d| d.len().is_multiple_of(2));
-    let pairs =
-        digits.map(|digits| digits.chunks(2).map(|p| Some(digit(p[0])? << 4 | digit(p[1])?)));
-    let bytes = pairs.and_then(Iterator::collect::<Option<Vec<u8>>>);
-    match bytes {
-        Some(bytes) => Ok(Some(bytes.into())),
-        None => Err(format!("\"{}\" is not x and pairs of hexadecimal digits", shown(word))),
+    let Some(digits) =
+        digits.filter(|digits| digits.iter().all(|digit| VALUES[usize::from(*digit)] < 16))
+    else {
+        let word = shown(word);
+        return Err(format!("\"{word}\" is not x and pairs of hexadecimal digits"));
+    };
+    let mut bytes = vec![0; digits.len() / 2];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = VALUES[usize::from(pair[0])] << 4 | VALUES[usize::from(pair[1])];
     }
+    Ok(Some(bytes.into()))
 }
+
+/// What each digit counts; 16 for what is none. Events have megabytes, and these loops run unoptimised.
+const VALUES: [u8; 256] = {
+    let mut values = [16; 256];
+    let mut digit = 0;
+    while digit < 16 {
+        values[b"0123456789abcdef"[digit as usize] as usize] = digit;
+        digit += 1;
+    }
+    values
+};
 
 fn truth(word: &str) -> Result<bool, String> {
     match word {
