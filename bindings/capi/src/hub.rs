@@ -137,6 +137,16 @@ impl Hub {
         Ok(output)
     }
 
+    /// Looks at what is there, without waiting and without waking anybody who drives the client.
+    pub(crate) fn at_once<R>(&self, look: impl FnOnce(&mut State, Time) -> R) -> Result<R, Error> {
+        self.check()?;
+        let mut state = self.lock();
+        let now = self.now();
+        let output = look(&mut state, now);
+        self.release(state);
+        Ok(output)
+    }
+
     /// Forgets a session that nobody has anything of.
     pub(crate) fn remove(&self, session: u64) {
         // In a child of a fork the sockets belong to the parent.

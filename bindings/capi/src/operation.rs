@@ -2,7 +2,7 @@
 
 use crate::hub::Hub;
 use crate::session::Attached;
-use crate::state::fail_calls;
+use crate::state::{State, fail_calls};
 use crate::step::Step;
 use broca::engine::Command;
 use broca_bridge::layout::{event, failed, finished, gap};
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Steps taken from the engine at once, in bytes.
-const BATCH: usize = 256 * 1024;
+/// Steps taken from the engine at once, in bytes: many for each lock, few enough to stay in near memory.
+const BATCH: usize = 64 * 1024;
 
 /// What the model reads of a call that the program let go of.
 pub(crate) const DROPPED_CALL: &str = "The program let go of the call without an answer.";
@@ -102,16 +102,21 @@ impl Operation {
         let Some(batch) = Arc::get_mut(&mut steps.batch) else { return Ok(None) };
         batch.clear();
         let (key, op) = (self.session.key(), self.op);
-        let ended = hub.pump(until, |state, now| {
+        let mut take = |state: &mut State, now| {
             let ended = state.take(key, op, BATCH, batch);
             if batch.is_empty() && !ended {
                 return None;
             }
             state.settle(key, now);
             Some(ended)
-        });
+        };
+        // What is there already comes before anything more is read.
+        let ended = match hub.at_once(&mut take)? {
+            None => hub.pump(until, take)?,
+            ended => ended,
+        };
         steps.at = 0;
-        steps.ended = ended?.unwrap_or(false);
+        steps.ended = ended.unwrap_or(false);
         Ok(self.hand_out(&mut steps))
     }
 

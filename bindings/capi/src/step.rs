@@ -1,6 +1,7 @@
 //! Steps: what an operation brings, one after the other.
 //!
-//! A step is a view of a record. A text is copied, with its NUL, when it is asked for.
+//! A step is a view of a record. A text is copied, with its NUL, when it is asked for; the few that nearly everybody asks for
+//! are copied at once.
 
 use crate::answer;
 use crate::boundary::{call, given, output, value};
@@ -85,18 +86,72 @@ pub struct Step {
     at: usize,
     kind: u32,
     answered: AtomicBool,
-    texts: [OnceLock<Text>; FIELDS],
+    near: Near,
+    far: OnceLock<Box<[OnceLock<Text>; FIELDS]>>,
+}
+
+/// Texts that nearly everybody asks for, copied when the step is made: no memory of their own, and nothing to wait for.
+struct Near {
+    /// Where each text begins, and how long it is; `ELSEWHERE` when it is not here.
+    places: [(u8, u8); FIELDS],
+    bytes: [u8; NEAR_BYTES],
+}
+
+const NEAR_BYTES: usize = 112;
+const ELSEWHERE: u8 = u8::MAX;
+
+impl Near {
+    fn new(record: Option<Record<'_>>, fields: &[usize]) -> Self {
+        let mut near = Self { places: [(ELSEWHERE, 0); FIELDS], bytes: [0; NEAR_BYTES] };
+        let mut from = 0;
+        for field in fields {
+            let Some(text) = record.and_then(|record| record.bytes(*field)) else { continue };
+            // The zero behind it is there already.
+            let (Some(into), Ok(at), Ok(len)) = (
+                near.bytes
+                    .get_mut(from..from + text.len())
+                    .filter(|_| from + text.len() < NEAR_BYTES),
+                u8::try_from(from),
+                u8::try_from(text.len()),
+            ) else {
+                continue;
+            };
+            into.copy_from_slice(text);
+            near.places[place(*field)] = (at, len);
+            from += text.len() + 1;
+        }
+        near
+    }
+
+    fn text(&self, place: usize) -> Option<Bytes> {
+        let (at, len) = self.places[place];
+        let text = self.bytes.get(usize::from(at)..)?;
+        (at != ELSEWHERE).then(|| Bytes { data: text.as_ptr().cast(), len: usize::from(len) })
+    }
+}
+
+/// Texts are two words long, so half the distance from the head names each once.
+const fn place(field: usize) -> usize {
+    (field - HEAD_WORDS) / 2
 }
 
 impl Step {
     pub(crate) fn new(operation: &Arc<Operation>, batch: &Arc<Batch>, at: usize) -> Self {
+        let record = batch.record(at);
+        let kind = record.map_or(0, |record| record.kind());
+        let fields: &[usize] = match kind {
+            event::NUMBER => &[event::id, event::event_type],
+            delta::NUMBER => &[delta::text, delta::link],
+            _ => &[],
+        };
         Self {
+            near: Near::new(record, fields),
             operation: Arc::clone(operation),
-            kind: batch.words().get(at).copied().unwrap_or_default(),
             batch: Arc::clone(batch),
             at,
+            kind,
             answered: AtomicBool::new(false),
-            texts: [const { OnceLock::new() }; FIELDS],
+            far: OnceLock::new(),
         }
     }
 
@@ -140,16 +195,20 @@ impl Step {
         }
     }
 
-    /// A text of the record. Texts are two words long, so half the distance from the head names each once.
+    /// A text of the record.
     fn text(&self, field: usize) -> Bytes {
-        let Some(slot) = self.texts.get((field - HEAD_WORDS) / 2) else { return Bytes::NONE };
-        if let Some(text) = slot.get() {
-            return text.bytes();
+        if let Some(text) = self.near.text(place(field)) {
+            return text;
         }
         match self.record().and_then(|record| record.bytes(field)) {
-            Some(bytes) => slot.get_or_init(|| Text::new(bytes)).bytes(),
+            Some(bytes) => self.far(place(field)).get_or_init(|| Text::new(bytes)).bytes(),
             None => Bytes::NONE,
         }
+    }
+
+    fn far(&self, place: usize) -> &OnceLock<Text> {
+        let far = self.far.get_or_init(|| Box::new([const { OnceLock::new() }; FIELDS]));
+        &far[place.min(FIELDS - 1)]
     }
 
     fn number(&self, field: usize) -> Option<u64> {
@@ -423,7 +482,7 @@ pub extern "C" fn broca_step_next_cursor(step: Option<&Step>) -> Bytes {
         let Some(step) = step.filter(|step| step.kind == finished::NUMBER) else {
             return Bytes::NONE;
         };
-        let slot = &step.texts[FIELDS - 1];
+        let slot = step.far(FIELDS - 1);
         if let Some(text) = slot.get() {
             return text.bytes();
         }
@@ -587,13 +646,13 @@ mod tests {
                 .fields
                 .iter()
                 .filter(|field| !matches!(field.field_type, FieldType::Word | FieldType::Number));
-            let mut places: Vec<usize> = texts.map(|field| (field.at - HEAD_WORDS) / 2).collect();
+            let mut places: Vec<usize> = texts.map(|field| place(field.at)).collect();
             let all = places.len();
             places.dedup();
             assert_eq!(places.len(), all, "{}", kind.name);
             assert!(places.iter().all(|place| *place < FIELDS), "{}", kind.name);
         }
         // The cursor of the next page has the last place, which no step that finishes uses.
-        const { assert!((finished::value - HEAD_WORDS) / 2 < FIELDS - 1) };
+        const { assert!(place(finished::value) < FIELDS - 1) };
     }
 }
