@@ -22,7 +22,9 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._jobs: deque[Callable[[], None]] = deque()
-        self._change = threading.Condition(threading.Lock())
+        # Entered directly: an exception of a signal may come inside of a condition's own methods, and leave it locked.
+        self._lock = threading.Lock()
+        self._change = threading.Condition(self._lock)
         self._threads = 0
         self._idle = 0
         self._closed = False
@@ -31,7 +33,7 @@ class Pool:
         """Runs the job, which must not raise, as soon as a thread is free.
 
         Raises ``RuntimeError`` when no thread can be had."""
-        with self._change:
+        with self._lock:
             if self._closed:
                 return
             self._jobs.append(job)
@@ -46,7 +48,7 @@ class Pool:
             thread.start()
         except RuntimeError:
             # No thread can be had: at exit, or at the machine's limit. Those that run will come to it.
-            with self._change:
+            with self._lock:
                 self._threads -= 1
                 if self._threads == 0 and job in self._jobs:
                     self._jobs.remove(job)
@@ -54,14 +56,14 @@ class Pool:
 
     def close(self) -> None:
         """Takes no more jobs and forgets those that have not begun; what runs goes on."""
-        with self._change:
+        with self._lock:
             self._closed = True
             self._jobs.clear()
             self._change.notify_all()
 
     def _work(self) -> None:
         while True:
-            with self._change:
+            with self._lock:
                 while not self._jobs:
                     if self._closed:
                         self._threads -= 1

@@ -110,18 +110,19 @@ class Links:
         self._perform_all(now)
 
     def _perform_all(self, now: int) -> None:
-        effects = self.engine.effects()
-        while effects is not None:
-            torn = self._torn
+        torn = self._torn
+        while True:
             self._torn = True
+            effects = self.engine.effects()
+            if effects is None:
+                break
             for effect in effects:
                 _PERFORM[effect[0]](self, now, *effect[1:])
             if self._unwritten:
                 unwritten, self._unwritten = self._unwritten, []
                 for wire in unwritten:
                     self._flush(wire, now)
-            self._torn = torn
-            effects = self.engine.effects()
+        self._torn = torn
 
     def _mend(self, now: int) -> None:
         """An exception came between taking effects and carrying them out, so the connections are not what the engine

@@ -87,8 +87,8 @@ class Driver(Links):
         self._waiting: dict[int, Waiting] = {}
         self._dropped: deque[int] = deque()
         self._wake: Wake | None = None
-        self._leading = False
-        """Somebody waits for the sockets."""
+        self._leading = 0
+        """The thread that waits for the sockets."""
         self._news = False
         """Steps came, or the leader's place is free."""
         self._gates: list[Gate] = []
@@ -267,11 +267,11 @@ class Driver(Links):
 
     def pump(self, done: Callable[[], T | None], until: float | None = None) -> T | None:
         """Moves the session until `done` gives something, at most until then; None when it has not."""
+        me = threading.get_ident()
         while True:
-            leading = False
             gate = None
             names: list[tuple[int, str]] = []
-            events: list[tuple[int, int]] = []
+            wait: int | None = None
             try:
                 with self._lock:
                     if self._closed:
@@ -288,26 +288,23 @@ class Driver(Links):
                         names, self._to_resolve = self._to_resolve, []
                         self._tell()
                     elif not self._leading:
-                        leading = True
-                        self._leading = True
+                        self._leading = me
                         wait = self._prepare(until, more)
                     else:
                         gate = Gate()
                         self._gates.append(gate)
                         self._tell()
-                if leading:
+                if wait is not None:
                     events = self._poll.poll(wait)
+                    with self._lock:
+                        self._leading = 0
+                        self._mark(events)
                 elif gate is not None:
                     left = _LOOK_UP_MS / 1000 if until is None else min(1.0, until - monotonic())
                     gate.wait(max(left, 0.0))
             except BaseException:
-                if leading:
-                    self._step_down()
+                self._step_down(me)
                 raise
-            if leading:
-                with self._lock:
-                    self._leading = False
-                    self._mark(events)
             try:
                 for req, host in names:
                     self._resolve(req, host)
@@ -336,12 +333,13 @@ class Driver(Links):
         self.pool.close()
         core.log(self.engine)
 
-    def _step_down(self) -> None:
-        """Somebody else has to lead. Takes the lock."""
+    def _step_down(self, me: int) -> None:
+        """If this thread leads, somebody else has to. Takes the lock."""
         with self._lock:
-            self._leading = False
-            self._open_gates()
-            self._rest()
+            if self._leading == me:
+                self._leading = 0
+                self._open_gates()
+                self._rest()
 
     def __del__(self) -> None:
         if getattr(self, "_forks", -1) == core.Process.forks:
