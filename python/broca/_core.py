@@ -187,18 +187,14 @@ class StepReader:
     def _sending(self, call: int, round: int, message: str) -> Sending:
         return Sending(round, message, call, self._asks)
 
-    def _delta(
-        self, kind: int, link: str, text: str
-    ) -> ReasoningDelta | ToolInputDelta | DisplayReset | None:
+    def _delta(self, kind: int, link: str, text: str) -> ReasoningDelta | ToolInputDelta | DisplayReset | None:
         if kind == 1:
             return ReasoningDelta(text, link)
         if kind == 2:
             return ToolInputDelta(text, link)
         return DisplayReset(link) if kind == 3 else None
 
-    def _gap(
-        self, lost: int, count: int | None, limit: int | None, cursor: str | None, after: str | None
-    ) -> Gap:
+    def _gap(self, lost: int, count: int | None, limit: int | None, cursor: str | None, after: str | None) -> Gap:
         reason: Any = _GAPS[lost] if lost < len(_GAPS) else "unknown"
         return Gap(reason, count, limit, None if cursor is None else Cursor(cursor), Cursor(after or ""))
 

@@ -184,9 +184,7 @@ class AsyncClient:
         self._shells.add(shell)
         return Attached(shell)
 
-    async def _attach(
-        self, way: str, session_id: str | None, tools: ToolSet | None, hooks: Hooks
-    ) -> AsyncSession:
+    async def _attach(self, way: str, session_id: str | None, tools: ToolSet | None, hooks: Hooks) -> AsyncSession:
         hooks.shown = hooks.shown or self._options.hooks
         attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds())
         try:
@@ -200,9 +198,7 @@ class AsyncClient:
 class AsyncSession:
     """A session, as one of its drivers or as an observer. Made by `AsyncClient.open`, `join` and `observe`."""
 
-    def __init__(
-        self, client: AsyncClient, attached: Attached, opened: Opened, tools: ToolSet, hooks: Hooks
-    ) -> None:
+    def __init__(self, client: AsyncClient, attached: Attached, opened: Opened, tools: ToolSet, hooks: Hooks) -> None:
         self._client = client
         self._attached = attached
         self._opened = opened
@@ -233,9 +229,7 @@ class AsyncSession:
         """Where the session lives, to be stored and joined later. There is no key in it."""
         return SavedSession(self._client.url, self.id)
 
-    def send(
-        self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None
-    ) -> AsyncTurn:
+    def send(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> AsyncTurn:
         """Starts a turn: with a text, a list of content blocks, or a message with ``content``.
 
         Turns of one session run one after the other. Tools run in a copy of the context of this call.
@@ -251,9 +245,7 @@ class AsyncSession:
             raise
         return AsyncTurn(operation, self._attached, beside, span)
 
-    async def ask(
-        self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None
-    ) -> Reply:
+    async def ask(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Reply:
         """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`."""
         return await self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
 
@@ -334,4 +326,3 @@ def _running_loop() -> asyncio.AbstractEventLoop:
         raise UsageError(
             "an AsyncClient is used inside a running event loop (asyncio.run); broca.Client needs none"
         ) from None
-

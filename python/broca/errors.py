@@ -69,9 +69,7 @@ class BrocaError(Exception):
     retry: Retry = "unknown"
     details: dict[str, Any] | None
 
-    def __init__(
-        self, message: str, *, retry: Retry | None = None, details: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, message: str, *, retry: Retry | None = None, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
@@ -414,7 +412,5 @@ def _of(code: int, message: str, retry: Retry, details: str | None) -> BrocaErro
     return row(message, retry=retry, details=None if details is None else json.loads(details))
 
 
-def _rebuilt(
-    row: type[BrocaError], message: str, retry: Retry, details: dict[str, Any] | None
-) -> BrocaError:
+def _rebuilt(row: type[BrocaError], message: str, retry: Retry, details: dict[str, Any] | None) -> BrocaError:
     return row(message, retry=retry, details=details)

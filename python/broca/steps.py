@@ -257,9 +257,7 @@ class Sending:
         """The message, decoded at each access: a dictionary with ``role`` and ``content``."""
         return decode_json(self.message_json)
 
-    def send(
-        self, message: Any = None, traceparent: str | None = None, tracestate: str | None = None
-    ) -> Answered:
+    def send(self, message: Any = None, traceparent: str | None = None, tracestate: str | None = None) -> Answered:
         """Lets the message go, or another one in its place, perhaps with trace headers of its own."""
         value = None if message is None else wire_value(message, "the message")
         return Answered(self._asks.answer(self.call, "send", value, traceparent, tracestate))

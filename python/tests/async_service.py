@@ -68,9 +68,7 @@ class Answer:
         """Lines of the stream, in one chunk."""
         if not self._streaming:
             self._streaming = True
-            self.raw(
-                b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n"
-            )
+            self.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n\r\n")
         data = "".join(line + "\n" for line in lines).encode()
         self.raw(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 

@@ -172,9 +172,10 @@ def test_certificates_that_cannot_be_trusted_are_refused_by_what_is_wrong(run: R
         assert "not trusted" in await refused(good, None)
         assert "another host" in await refused(other, certificates.trusted())
 
-    with Service(context=certificates.server("localhost")) as good, Service(
-        context=certificates.server("other.example")
-    ) as other:
+    with (
+        Service(context=certificates.server("localhost")) as good,
+        Service(context=certificates.server("other.example")) as other,
+    ):
         run(main())
 
 
@@ -182,9 +183,7 @@ def test_tls_inside_a_tunnel(run: Run, certificates: Certificates) -> None:
     async def main() -> None:
         environment = {"https_proxy": f"http://127.0.0.1:{tunnel.port}"}
         url = service.url.replace("localhost", "far.example")
-        async with broca.AsyncClient(
-            url, "k", ssl_context=certificates.trusted(), environment=environment
-        ) as client:
+        async with broca.AsyncClient(url, "k", ssl_context=certificates.trusted(), environment=environment) as client:
             await flow(client)
         assert tunnel.asked[0].startswith("CONNECT far.example:")
 

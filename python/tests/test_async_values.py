@@ -20,7 +20,7 @@ RAW = {
     "session_id": "ses_1",
     "client_key_id": "key_1",
     "event_type": "server.message.send",
-    "payload": {"text": "caf\u00e9 \U0001f600 \"quoted\"\n", "n": 2**80, "list": [1, -2.5, None, True, {}]},
+    "payload": {"text": 'caf\u00e9 \U0001f600 "quoted"\n', "n": 2**80, "list": [1, -2.5, None, True, {}]},
     "created_at": "2030-01-01T00:00:00.000Z",
 }
 TEXT = json.dumps(RAW)
@@ -129,7 +129,7 @@ def _random_value(random: random.Random, depth: int) -> object:
     if kind == 2:
         return random.choice([0.0, -0.0, 1e300, 5e-324, random.uniform(-1e6, 1e6), 1e16])
     if kind < 6:
-        letters = "ab\u00e9\u20ac\U0001f600\"\\/\n\t\r\b\f\x00\x1f\x7f\u2028"
+        letters = 'ab\u00e9\u20ac\U0001f600"\\/\n\t\r\b\f\x00\x1f\x7f\u2028'
         return "".join(random.choice(letters) for _ in range(random.randrange(100)))
     if kind < 8:
         return {str(_random_value(random, 0)): _random_value(random, depth - 1) for _ in range(random.randrange(6))}
