@@ -109,6 +109,11 @@ class Driver(Links):
                 f"use Async{other}() of broca.AsyncClient, or asyncio.to_thread"
             )
 
+    def check_fork(self) -> None:
+        """Refuses calls in a child of a fork."""
+        if self._forks != core.Process.forks:
+            core.Process.check(self._forks)
+
     def usable(self) -> bool:
         """Whether the connections are still here, and belong to this process."""
         return not self._closed and self._forks == core.Process.forks
@@ -119,8 +124,7 @@ class Driver(Links):
 
     def check(self) -> None:
         """Refuses calls after a fork and after the end."""
-        if self._forks != core.Process.forks:
-            core.Process.check(self._forks)
+        self.check_fork()
         if self._closed:
             raise ClosedError("the session's connections are closed here; join it again with a client")
 

@@ -484,6 +484,7 @@ class Subscription:
 
     def close(self) -> None:
         """Ends the subscription. What was not handed out comes again after `cursor`."""
+        self._operation.driver.check_fork()
         self._told = True
         self._operation.leave(wait=False)
 

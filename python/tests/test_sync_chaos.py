@@ -151,7 +151,7 @@ class TestFork:
             "0",
         )
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.split("\n")[:2] == ["refused 9", "parent goes on"]
+        assert done.stdout.split("\n")[:2] == ["refused 10", "parent goes on"]
 
     @pytest.fixture(autouse=True)
     def _serve(self) -> Any:
