@@ -44,6 +44,8 @@ export class Connection {
   #handshaking = false;
   #secured = false;
   #writeFailed: CloseReason | undefined;
+  /** Bytes have come since somebody looked. */
+  #heard = false;
   #over = false;
 
   constructor(conn: number, address: string, port: number, serverName: string | undefined, tlsOptions: tls.ConnectionOptions, ears: Ears) {
@@ -57,7 +59,8 @@ export class Connection {
     socket.setNoDelay(true);
     socket.once("connect", () => {
       if (this.#over) return;
-      if (serverName === undefined) this.#ears.connected(this.#conn);
+      // Reading begins right after this event, and must have begun before a write can fail.
+      if (serverName === undefined) queueMicrotask(() => { if (!this.#over) this.#ears.connected(this.#conn); });
       else this.#secure(serverName, () => this.#ears.connected(this.#conn));
     });
     socket.connect({ host: address, port, autoSelectFamily: false });
@@ -78,6 +81,7 @@ export class Connection {
     this.#paused = paused;
     if (paused) this.#socket.pause();
     else this.#socket.resume();
+    if (!paused && this.#writeFailed !== undefined) this.#hearOut();
   }
 
   /** Closes; nothing is reported any more. */
@@ -98,6 +102,7 @@ export class Connection {
     return {
       buffer: ROOM,
       callback: (size: number, buffer: Uint8Array): boolean => {
+        this.#heard = true;
         if (!this.#over) this.#ears.data(this.#conn, buffer, size);
         return true;
       },
@@ -108,8 +113,10 @@ export class Connection {
     const destroy = socket.destroy;
     socket.destroy = (error?: Error): net.Socket => {
       if (this.#over || (error as NodeJS.ErrnoException | undefined)?.syscall !== "write") return destroy.call(socket, error) as net.Socket;
-      // A failed write ends nothing: what the peer said before may still be there to be read.
-      this.#writeFailed ??= reasonOf(error as NodeJS.ErrnoException);
+      if (this.#writeFailed === undefined) {
+        this.#writeFailed = reasonOf(error as NodeJS.ErrnoException);
+        this.#hearOut();
+      }
       return socket;
     };
     socket.on("error", (error: NodeJS.ErrnoException) => {
@@ -126,6 +133,20 @@ export class Connection {
       const held = this.#held;
       this.#held = 0;
       if (!this.#over && held > 0) this.#ears.written(this.#conn, held);
+    });
+  }
+
+  /**
+   * A write has failed, so nothing more arrives here; but what the peer said before may still be there to be read. When the loop has
+   * looked twice and brought nothing, the connection is over. Node itself reports no end any more after such an error.
+   */
+  #hearOut(quiet = 0): void {
+    setImmediate(() => {
+      if (this.#over || this.#paused) return;
+      const heard = this.#heard;
+      this.#heard = false;
+      if (!heard && quiet >= 2) this.#end(this.#writeFailed ?? "reset");
+      else this.#hearOut(heard ? 0 : quiet + 1);
     });
   }
 
@@ -153,6 +174,7 @@ export class Connection {
     secure.unref();
     // One buffer for all reads is for plain sockets only: a wrapped one never gives anything into it.
     secure.on("data", (bytes: Buffer) => {
+      this.#heard = true;
       if (!this.#over) this.#ears.data(this.#conn, bytes, bytes.length);
     });
     secure.once("secureConnect", () => {

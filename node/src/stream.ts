@@ -30,6 +30,8 @@ export abstract class Stream implements Reader {
   #waiters: Waiter[] = [];
   #burst = 0;
   #yielding = false;
+  /** The engine has said that steps wait, and none were taken since. */
+  #announced = false;
   #pulling = false;
   /** Nothing follows; what the operation failed with is handed out once. */
   #over = false;
@@ -120,6 +122,7 @@ export abstract class Stream implements Reader {
   }
 
   wake(): void {
+    this.#announced = true;
     // What is left beside the batch that is being taken is announced at once; it is taken after that batch.
     if (this.#pulling) return;
     if (this.isUnattended) {
@@ -184,7 +187,8 @@ export abstract class Stream implements Reader {
 
   /** Takes a batch; false when none is there. */
   #pull(): boolean {
-    if (this.#op === 0) return false;
+    if (this.#op === 0 || !this.#announced) return false;
+    this.#announced = false;
     this.#pulling = true;
     const batch = this.shell.steps(this.#op);
     this.#pulling = false;
@@ -249,7 +253,8 @@ export abstract class Stream implements Reader {
       this.#waiters.push({ resolve, reject });
       setImmediate(() => {
         this.#yielding = false;
-        this.wake();
+        if (this.isUnattended) this.drain();
+        else this.#serve();
       });
     });
   }

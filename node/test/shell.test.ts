@@ -4,13 +4,15 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import http from "node:http";
+import { createRequire } from "node:module";
 import net, { type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import tls from "node:tls";
+import { Worker } from "node:worker_threads";
 import { ApiError, Client, ConnectError, IoError, TlsError, TransportError } from "@broca/sdk";
-import { madeUp, saying, type Call } from "./service";
+import { HOME, madeUp, saying, type Call } from "./service";
 
 /** A server of this function for each connection; nothing here keeps the process. */
 async function listening(server: net.Server): Promise<number> {
@@ -145,6 +147,41 @@ test("an early refusal is heard although the request could not be written to its
     await session.leave();
   }
 });
+
+test("what the peer said before a write failed is read all the same", async () => {
+  const { Connection } = createRequire(__filename)(join(HOME, "node_modules", "@broca", "sdk", "dist", "socket.js")) as {
+    Connection: new (...words: unknown[]) => { write(bytes: Uint8Array): void };
+  };
+  // The peer is a thread of its own: this one sleeps while the peer speaks and resets.
+  const peer = new Worker(
+    `const { parentPort } = require("node:worker_threads");
+     const server = require("node:net").createServer((socket) => {
+       socket.on("error", () => {});
+       socket.write("last words", () => setTimeout(() => socket.resetAndDestroy(), 20));
+       server.close();
+     }).listen(0, "127.0.0.1", () => parentPort.postMessage(server.address().port));`,
+    { eval: true },
+  );
+  const port = await new Promise<number>((resolve) => peer.once("message", resolve));
+  let heard = "";
+  const why = await new Promise<string>((resolve) => {
+    const connection = new Connection(1, "127.0.0.1", port, undefined, {}, {
+      connected: () => {
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+        connection.write(Buffer.from("too late"));
+        connection.write(Buffer.from("even later"));
+      },
+      data: (_: number, buffer: Buffer, size: number) => (heard += buffer.toString("latin1", 0, size)),
+      written: () => {},
+      closed: (_: number, reason: string) => resolve(reason),
+    });
+    keep = setInterval(() => {}, 1_000);
+  });
+  clearInterval(keep);
+  assert.deepEqual([heard, why], ["last words", "reset"]);
+});
+
+let keep: NodeJS.Timeout | undefined;
 
 test("a message of many megabytes arrives whole", async () => {
   let length = 0;
