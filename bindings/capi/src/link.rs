@@ -3,7 +3,7 @@
 use broca::wire::{Socket as Stream, Wire};
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -91,8 +91,7 @@ impl Link {
 
     /// Says goodbye with what the socket takes at once.
     pub(crate) fn finish(&mut self) {
-        let mut socket = Plain { socket: &self.socket, scratch: &mut [] };
-        self.wire.finish(&mut socket);
+        self.wire.finish(&mut Plain(&self.socket));
     }
 }
 
@@ -125,22 +124,18 @@ const WRITE_FLAGS: i32 = rustix::net::SendFlags::NOSIGNAL.bits().cast_signed();
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const WRITE_FLAGS: i32 = 0;
 
-/// A socket that never waits, and the memory that it reads to first.
-pub(crate) struct Plain<'a> {
-    pub(crate) socket: &'a Socket,
-    pub(crate) scratch: &'a mut [u8],
-}
+/// A socket that never waits.
+pub(crate) struct Plain<'a>(pub(crate) &'a Socket);
 
 impl Stream for Plain<'_> {
     fn read(&mut self, into: &mut BytesMut) -> io::Result<usize> {
-        let room = (into.capacity() - into.len()).min(self.scratch.len());
-        let mut socket = self.socket;
-        let n = socket.read(&mut self.scratch[..room])?;
-        into.extend_from_slice(&self.scratch[..n]);
+        let n = self.0.recv(into.spare_capacity_mut())?;
+        // SAFETY: the system has written the first `n` bytes of the spare room.
+        unsafe { into.set_len(into.len() + n) };
         Ok(n)
     }
 
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.socket.send_vectored_with_flags(slices, WRITE_FLAGS)
+        self.0.send_vectored_with_flags(slices, WRITE_FLAGS)
     }
 }

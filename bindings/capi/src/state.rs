@@ -15,7 +15,6 @@ use std::sync::{Arc, Weak};
 
 /// Reads in one go; then the reader of steps gets its turn.
 const READS: u32 = 4;
-const SCRATCH_BYTES: usize = 128 * 1024;
 /// Log records that wait at most.
 const LOG_RECORDS: usize = 256;
 
@@ -32,7 +31,6 @@ pub(crate) struct State {
     active: Vec<u64>,
     pub(crate) to_resolve: VecDeque<Lookup>,
     room: ReadBuffer,
-    scratch: Box<[u8]>,
     logs: VecDeque<Record>,
     logs_dropped: u64,
     spare: Batch,
@@ -106,7 +104,6 @@ impl State {
             active: Vec::new(),
             to_resolve: VecDeque::new(),
             room: ReadBuffer::new(),
-            scratch: vec![0; SCRATCH_BYTES].into(),
             logs: VecDeque::new(),
             logs_dropped: 0,
             spare: Batch::new(),
@@ -302,8 +299,7 @@ impl State {
         let Some(live) = self.sessions.get_mut(&key) else { return };
         let Some(link) = live.links.get_mut(i) else { return };
         if !link.is_connecting() && link.wire.wants_write() {
-            let mut socket = Plain { socket: &link.socket, scratch: &mut self.scratch };
-            let written = link.wire.flush(&mut socket);
+            let written = link.wire.flush(&mut Plain(&link.socket));
             if written > 0 {
                 // A broken engine is noticed when its effects are asked for.
                 drop(live.handle.written(link.conn, written, now));
@@ -483,8 +479,7 @@ impl State {
                 return false;
             }
             let conn = link.conn;
-            let mut socket = Plain { socket: &link.socket, scratch: &mut self.scratch };
-            let found = link.wire.read(&mut socket, &mut self.room);
+            let found = link.wire.read(&mut Plain(&link.socket), &mut self.room);
             match found {
                 Found::Blocked => link.marked = false,
                 Found::Progress => self.secured(key, i, now),
