@@ -7,6 +7,7 @@
 mod child;
 mod line;
 mod process;
+mod twin;
 
 pub use child::answer_lines;
 pub use process::Through;
@@ -27,11 +28,13 @@ use line::{Reply, text_word};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use twin::{Twin, same_outcome};
 
-/// The engine that a child holds.
+/// The engine that a child holds. Whatever it says is compared with what the bridge says to the same inputs.
 #[derive(Debug)]
 pub struct Spoken {
     process: Rc<RefCell<process::Process>>,
+    twin: Twin,
     effects: VecDeque<Effect>,
     /// Calls by their ids in the conversation: what packages show when one is to be stopped.
     calls: BTreeMap<Bytes, i128>,
@@ -44,6 +47,7 @@ impl Surface for Through {
     fn client(&mut self, config: Config) -> Result<Spoken, Error> {
         let mut client = Spoken {
             process: self.process(),
+            twin: Twin::new(&config)?,
             effects: VecDeque::new(),
             calls: BTreeMap::new(),
             fault: None,
@@ -92,25 +96,46 @@ impl Surface for Through {
 }
 
 impl Spoken {
-    /// Asks for something; effects are kept, everything else is given.
+    /// Asks for something of which the twin knows; effects are kept, everything else is given.
     fn ask(&mut self, request: &str) -> Vec<Reply> {
+        let (rest, effects) = self.say(request);
+        self.compare_effects(&effects);
+        rest
+    }
+
+    fn compare_effects(&mut self, effects: &[Taken]) {
+        let compared = self.twin.effects(effects);
+        self.check(compared);
+    }
+
+    fn check(&mut self, compared: Result<(), String>) {
+        if let Err(fault) = compared {
+            self.fail(fault);
+        }
+    }
+
+    /// Says something to the child: the answer, and the effects in it.
+    fn say(&mut self, request: &str) -> (Vec<Reply>, Vec<Taken>) {
         let answered = self.process.borrow_mut().ask(request);
-        let mut rest = Vec::new();
+        let (mut rest, mut effects) = (Vec::new(), Vec::new());
         match answered {
             Ok(replies) => {
                 for reply in replies {
                     match reply {
-                        Reply::Effect(taken) => match effect_of(&taken) {
-                            Ok(effect) => self.effects.push_back(effect),
-                            Err(fault) => self.fail(fault),
-                        },
+                        Reply::Effect(taken) => {
+                            match effect_of(&taken) {
+                                Ok(effect) => self.effects.push_back(effect),
+                                Err(fault) => self.fail(fault),
+                            }
+                            effects.push(taken);
+                        }
                         other => rest.push(other),
                     }
                 }
             }
             Err(fault) => self.fail(fault),
         }
-        rest
+        (rest, effects)
     }
 
     /// Asks for something that has no answer of its own.
@@ -140,6 +165,11 @@ impl Spoken {
 
     fn refusal(&self) -> Option<Error> {
         self.fault.as_ref().map(|fault| Error::new(ErrorKind::Internal, fault.clone()))
+    }
+
+    fn nonsense(&mut self, what: &str) -> Error {
+        self.fail(format!("{what} was answered with neither a number nor an error"));
+        self.refusal().unwrap_or_else(|| Error::new(ErrorKind::Internal, "nothing was said"))
     }
 
     /// Packages say what is to be stopped by its id in the conversation; the engine by its call.
@@ -180,19 +210,23 @@ impl Subject for Spoken {
     fn command(&mut self, command: Command, trace: Trace, now: Time) -> Result<OpId, Error> {
         let json =
             command_json(&command).map_err(|fault| Error::new(ErrorKind::Internal, fault))?;
-        let (json, trace) = (text_word(Some(&json)), trace_words(Some(&trace)));
-        for reply in self.ask(&format!("command {} {json} {trace}", now.as_millis())) {
-            match reply {
-                Reply::Op(op) => return Ok(OpId(op)),
-                Reply::Error(taken) => return Err(self.error_of(&taken)),
-                _ => {}
-            }
-        }
-        self.fail("a command was answered with neither a number nor an error");
-        Err(self.refusal().unwrap_or_else(|| Error::new(ErrorKind::Internal, "")))
+        let words = trace_words(Some(&trace));
+        let request = format!("command {} {} {words}", now.as_millis(), text_word(Some(&json)));
+        let (replies, effects) = self.say(&request);
+        let begun = replies.into_iter().find_map(|reply| match reply {
+            Reply::Op(op) => Some(Ok(OpId(op))),
+            Reply::Error(taken) => Some(Err(self.error_of(&taken))),
+            _ => None,
+        });
+        let begun = begun.unwrap_or_else(|| Err(self.nonsense("a command")));
+        let compared = self.twin.command(&command, &trace, now, &begun);
+        self.check(compared);
+        self.compare_effects(&effects);
+        begun
     }
 
     fn cancel(&mut self, op: OpId, now: Time) {
+        self.twin.give(|twin| twin.cancel(op.0, now));
         self.tell(&format!("cancel {} {}", now.as_millis(), op.0));
     }
 
@@ -203,21 +237,24 @@ impl Subject for Spoken {
         };
         let (word, value) =
             answer_words(&answer).map_err(|fault| Error::new(ErrorKind::Internal, fault))?;
-        let value = text_word(value.as_deref());
-        let request = format!("answer {} {} {word} {value} {trace}", now.as_millis(), call.0);
-        for reply in self.ask(&request) {
-            match reply {
-                Reply::Accepted(true) => return Ok(Accepted::Taken),
-                Reply::Accepted(false) => return Ok(Accepted::TooLate),
-                Reply::Error(taken) => return Err(self.error_of(&taken)),
-                _ => {}
-            }
-        }
-        self.fail("an answer was answered with neither a receipt nor an error");
-        Err(self.refusal().unwrap_or_else(|| Error::new(ErrorKind::Internal, "")))
+        let words = text_word(value.as_deref());
+        let request = format!("answer {} {} {word} {words} {trace}", now.as_millis(), call.0);
+        let (replies, effects) = self.say(&request);
+        let accepted = replies.into_iter().find_map(|reply| match reply {
+            Reply::Accepted(true) => Some(Ok(Accepted::Taken)),
+            Reply::Accepted(false) => Some(Ok(Accepted::TooLate)),
+            Reply::Error(taken) => Some(Err(self.error_of(&taken))),
+            _ => None,
+        });
+        let accepted = accepted.unwrap_or_else(|| Err(self.nonsense("an answer")));
+        let own = self.twin.handle().answer(call.0, answer, now);
+        self.check(same_outcome("an answer", &own, &accepted));
+        self.compare_effects(&effects);
+        accepted
     }
 
     fn resolved(&mut self, req: ResolveId, answer: Resolved, now: Time) {
+        self.twin.give(|twin| twin.resolved(req.0, answer.clone(), now));
         let words = match answer {
             Ok(addresses) => {
                 let addresses = addresses.iter().map(|ip| text_word(Some(&ip.to_string())));
@@ -229,23 +266,28 @@ impl Subject for Spoken {
     }
 
     fn connected(&mut self, conn: ConnId, now: Time) {
+        self.twin.give(|twin| twin.connected(conn.0, now));
         self.tell(&format!("connected {} {}", now.as_millis(), conn.0));
     }
 
     fn tls_started(&mut self, conn: ConnId, now: Time) {
+        self.twin.give(|twin| twin.tls_started(conn.0, now));
         self.tell(&format!("tls_started {} {}", now.as_millis(), conn.0));
     }
 
     fn data(&mut self, conn: ConnId, bytes: Bytes, now: Time) {
+        self.twin.give(|twin| twin.data(conn.0, &bytes, now));
         let bytes = line::bytes_word(&bytes);
         self.tell(&format!("data {} {} {bytes}", now.as_millis(), conn.0));
     }
 
     fn written(&mut self, conn: ConnId, bytes: usize, now: Time) {
+        self.twin.give(|twin| twin.written(conn.0, bytes, now));
         self.tell(&format!("written {} {} {bytes}", now.as_millis(), conn.0));
     }
 
     fn closed(&mut self, conn: ConnId, why: CloseReason, now: Time) {
+        self.twin.give(|twin| twin.closed(conn.0, why, now));
         match close_word(why) {
             Some(word) => self.tell(&format!("closed {} {} {word}", now.as_millis(), conn.0)),
             None => self.fail(format!("there is no word for {why:?}")),
@@ -253,6 +295,7 @@ impl Subject for Spoken {
     }
 
     fn timeout(&mut self, now: Time) {
+        self.twin.give(|twin| twin.timeout(now));
         self.tell(&format!("timeout {}", now.as_millis()));
     }
 
@@ -263,13 +306,17 @@ impl Subject for Spoken {
     fn steps(&mut self, op: OpId, max_bytes: usize, out: &mut Vec<Step>) {
         let max_bytes = max_bytes.min(1 << 30);
         let (mut taken, mut over) = (Vec::new(), None);
-        for reply in self.ask(&format!("steps {} {max_bytes}", op.0)) {
+        let (replies, effects) = self.say(&format!("steps {} {max_bytes}", op.0));
+        for reply in replies {
             match reply {
                 Reply::Step(step) => taken.push(self.complete(step)),
                 Reply::Over(said) => over = Some(said),
                 _ => self.fail("steps were answered with something else"),
             }
         }
+        let compared = self.twin.steps(op, max_bytes, &taken);
+        self.check(compared);
+        self.compare_effects(&effects);
         match steps_of(&taken) {
             Ok(steps) => {
                 if over != Some(matches!(steps.last(), Some(Step::Finished(_)))) {
