@@ -44,6 +44,8 @@ class Links:
         """The leader must look again."""
         self._torn = False
         """An exception came between taking effects and carrying them out."""
+        self._unsettled = False
+        """An input was given whose effects were perhaps not taken."""
         self._blind = False
         """The engine's timer is not known."""
         self._last_number = 0
@@ -57,7 +59,10 @@ class Links:
         now = now_ms()
         if self._torn:
             self._mend(now)
-        self._perform_all(now)
+            self._unsettled = True
+        if self._unsettled:
+            self._perform_all(now)
+            self._unsettled = False
         # What is interrupted from here on (Ctrl-C comes anywhere) has lost bytes or effects: see `_mend`.
         reads = _READS
         more = False
@@ -70,6 +75,8 @@ class Links:
                 continue
             if wire.wants_write():
                 self._flush(wire, now)
+                # There may be room for more now.
+                self._perform_all(now)
             while wire.readable and not wire.paused and wire.conn in self._wires:
                 if reads == 0:
                     more = True

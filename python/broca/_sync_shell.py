@@ -198,6 +198,7 @@ class Driver(Links):
                     steps, waiting.over = self.engine.steps(op, _ALL)
                     waiting.stash.extend(steps)
                     self._news = self._news or bool(steps)
+            self._settle(now_ms())
             return True if all(w.over or op not in self._waiting for op, w in turns.items()) else None
 
         self._give(cancel)
@@ -282,7 +283,9 @@ class Driver(Links):
                         raise ClosedError("the session's connections were closed while this call waited")
                     more = self._advance()
                     result = done()
-                    self._settle(now_ms())
+                    if result is not None or self._dropped:
+                        # Taking steps may let a socket be read again.
+                        self._settle(now_ms())
                     late = until is not None and monotonic() >= until
                     if result is not None or late:
                         self._news = self._news or not self._leading
@@ -361,8 +364,10 @@ class Driver(Links):
         with self._lock:
             if self._torn:
                 self._mend(now)
+            self._unsettled = True
             result = give(now)
             self._settle(now)
+            self._unsettled = False
             self._tell()
         if self._dropped:
             self._sweep()

@@ -8,6 +8,7 @@ import gc
 import socket
 import ssl
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -448,14 +449,17 @@ class TestConnections:
             assert caught.value.status == 413
 
     def test_large_messages_leave_in_pieces(self) -> None:
+        """More than the engine writes ahead, over a way that is slow."""
         size: list[int] = []
 
         def script(asked: Asked, answer: Answer) -> None:
             if asked.method == "session.sendMessage":
                 size.append(len(asked.text))
 
-        with Service(script) as service, client_of(service) as client:
+        with Service(script) as service, _Tunnel(slow=service.port) as way:
+            client = broca.Client(way.url, "key", environment={})
             client.open().ask("x" * 900_000)
+            client.close()
         assert size == [900_000]
 
     def test_many_events_come_in_order_whatever_their_size(self) -> None:
@@ -493,11 +497,18 @@ _double.__name__ = "double"
 
 
 class _Tunnel:
-    """A proxy that only tunnels, and takes every host for this one."""
+    """A proxy that only tunnels, and takes every host for this one; or a slow way to a port of this one."""
+
+    def __init__(self, slow: int | None = None) -> None:
+        self._slow = slow
 
     def __enter__(self) -> _Tunnel:
         self.asked: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.socket()
+        if self._slow is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = [self._listener]
@@ -526,21 +537,27 @@ class _Tunnel:
             except OSError:
                 return
             self._sockets.append(client)
-            head = b""
-            while not head.endswith(b"\r\n\r\n"):
-                head += client.recv(1)
-            self.asked.append(head.decode())
-            port = head.split()[1].decode().rpartition(":")[2]
-            other = socket.create_connection(("localhost", int(port)))
+            port = self._slow if self._slow is not None else self._tunnel(client)
+            other = socket.create_connection(("127.0.0.1", port))
             self._sockets.append(other)
-            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            if self._slow is None:
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             self._run(self._pipe, client, other)
             self._run(self._pipe, other, client)
+
+    def _tunnel(self, client: socket.socket) -> int:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += client.recv(1)
+        self.asked.append(head.decode())
+        return int(head.split()[1].decode().rpartition(":")[2])
 
     def _pipe(self, source: socket.socket, sink: socket.socket) -> None:
         try:
             while data := source.recv(65536):
                 sink.sendall(data)
+                if self._slow is not None:
+                    time.sleep(0.001)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
             return
