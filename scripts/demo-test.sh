@@ -108,6 +108,7 @@ names_what_is_missing() {
 make_keeps_names() {
     local name="it's \"the\" \$HOME of \$(FILE).txt"
     mkdir -p "$scratch/bin"
+    # shellcheck disable=SC2016 # expanded by the script that this makes
     printf '#!/bin/sh\nprintf "%%s|" "$@" "$FILES" "$KINDS"\n' >"$scratch/bin/bash"
     chmod +x "$scratch/bin/bash"
     local stub=(env -u MAKEFLAGS -u FILE -u FILES -u KINDS "PATH=$scratch/bin:$PATH")

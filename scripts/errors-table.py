@@ -19,9 +19,10 @@ def table():
     names = {code: class_name for code, _, class_name, *_ in rows}
     lines = []
     for code, kind, class_name, parent, retry in rows:
-        meaning = inspect.cleandoc(getattr(errors, class_name).__doc__).split("\n\n")[0].replace("\n", " ").replace("``", "`")
+        told = inspect.cleandoc(getattr(errors, class_name).__doc__)
+        meaning = told.split("\n\n")[0].replace("\n", " ").replace("``", "`").replace("|", "\\|")
         below = f"`{names[parent]}`" if parent is not None else ""
-        lines.append(f"| {code} | `{kind}` | `{class_name}` | {below} | {retry} | {meaning.replace('|', chr(92) + '|')} |\n")
+        lines.append(f"| {code} | `{kind}` | `{class_name}` | {below} | {retry} | {meaning} |\n")
     return HEAD + "".join(lines)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the programs of examples/ in every language against a service of its own, and looks at what they print; and does what
-README.md says to a newcomer.
+"""Runs the programs of examples/ in every language against a service of its own, and looks at what they print; and does
+what README.md says to a newcomer.
 
-Usage: examples.py BUILD INSTALLED, called by examples-test.sh; the last line is `N passed, N failed, N skipped`. BUILD holds
-the command and the programs in Rust, INSTALLED the packages of the other languages.
+Usage: examples.py BUILD INSTALLED, called by examples-test.sh; the last line is `N passed, N failed, N skipped`. BUILD
+holds the command and the programs in Rust, INSTALLED the packages of the other languages.
 """
 
 import json
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 
 import readme
 
@@ -71,7 +72,7 @@ def approve(programs, language):
 
 
 def observe(programs, language, scratch):
-    """Two runs with one file show the whole log, every event once and in order, and the second ends with the session."""
+    """Two runs with one file show the log, every event once and in order, and the second ends with the session."""
     file = scratch / f"cursor-{language}"
     watcher = {"BROCA_CLIENT_KEY": programs.environment["WATCHER_KEY"]}
     with Driver(programs) as driver:
@@ -167,20 +168,19 @@ class Driver:
 def cases(programs, scratch):
     """What has to hold, as sentences and functions."""
     asked = {"rust": "Cargo.toml", "python": "quickstart.py", "node": "quickstart.mjs", "c": "quickstart.c"}
+    for language, file in asked.items():
+        yield f"quickstart: {language}", partial(quickstart, programs, language, "quickstart", file)
+    synchronous = partial(quickstart, programs, "python", "quickstart_sync", "quickstart_sync.py")
+    yield "quickstart: python, synchronous", synchronous
     for language in LANGUAGES:
-        yield f"quickstart: {language}", lambda: quickstart(programs, language, "quickstart", asked[language])
-    yield "quickstart: python, synchronous", lambda: quickstart(
-        programs, "python", "quickstart_sync", "quickstart_sync.py"
-    )
+        yield f"approve: {language}", partial(approve, programs, language)
     for language in LANGUAGES:
-        yield f"approve: {language}", lambda: approve(programs, language)
-    for language in LANGUAGES:
-        yield f"observe: {language}", lambda: observe(programs, language, scratch)
+        yield f"observe: {language}", partial(observe, programs, language, scratch)
     packages = programs.installed.parent / "packages"
     for language in readme.QUICKSTARTS:
-        yield f"README.md: {language}", lambda: newcomer(programs, language, scratch, packages)
+        yield f"README.md: {language}", partial(newcomer, programs, language, scratch, packages)
     errors = [programs.installed / "python/bin/python", ROOT / "scripts/errors-table.py"]
-    yield "docs/errors.md is the table of errors", lambda: subprocess.run(errors, check=True, timeout=SECONDS)
+    yield "docs/errors.md is the table of errors", partial(subprocess.run, errors, check=True, timeout=SECONDS)
 
 
 def main():

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Sourced after tools.sh: the packages of the languages as users install them, for programs that are run from there.
 #
 # Each function installs what target/packages holds into a folder and does nothing when that very package is there.
@@ -7,6 +7,7 @@ packages=$target/packages
 
 # package PATTERN: the one file of this pattern in target/packages.
 package() {
+    # shellcheck disable=SC2206 # the pattern is to be expanded
     local found=("$packages"/$1)
     [ ${#found[@]} = 1 ] && [ -e "${found[0]}" ] || fail "$packages/$1 is missing or not alone: run make packages"
     printf '%s\n' "${found[0]}"
@@ -43,9 +44,9 @@ install_python() {
     rm -f "$folder/.package"
     [ -x "$folder/bin/python" ] || python3 -m venv "$folder" >"$log" 2>&1 || fail "no environment in $folder: see $log"
     # The dependencies, then the wheel itself, which may have the version of the one that is there.
-    "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" >"$log" 2>&1 &&
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps "$wheel" \
-            >>"$log" 2>&1 || fail "$wheel could not be installed: see $log"
+    local pip=("$folder/bin/python" -m pip install --quiet --disable-pip-version-check)
+    { "${pip[@]}" "$wheel" && "${pip[@]}" --force-reinstall --no-deps "$wheel"; } >"$log" 2>&1 ||
+        fail "$wheel could not be installed: see $log"
     sha256sum <"$wheel" >"$folder/.package"
 }
 

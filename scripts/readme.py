@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads the first programs of README.md: what a newcomer types and pastes in each language.
 
-Run alone, it checks that each program is the quickstart of examples/ in its language; the examples are what the tests run.
+Run alone, it checks that each program is the quickstart of examples/ in its language, which the tests run.
 """
 
 import pathlib

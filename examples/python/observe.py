@@ -1,6 +1,6 @@
 """Watches a session and goes on where it ended: the cursor lies in a file.
 
-    observe.py SESSION CURSOR_FILE [EVENTS]      ends with the session, or after so many events
+Usage: observe.py SESSION CURSOR_FILE [EVENTS]; ends with the session, or after so many events.
 """
 
 import asyncio
@@ -11,16 +11,24 @@ from pathlib import Path
 import broca
 
 
+def stored(file: Path) -> broca.Cursor:
+    return broca.Cursor(file.read_text()) if file.exists() else broca.Cursor.START
+
+
+def store(file: Path, event: broca.Event) -> None:
+    """Says that this event is done with: it is never shown again."""
+    file.write_text(event.id)
+
+
 async def main(session_id: str, file: Path, wanted: int) -> None:
     url = os.environ.get("BROCA_URL", "http://127.0.0.1:8080")
     async with broca.AsyncClient(url, os.environ["BROCA_CLIENT_KEY"]) as client:
         session = await client.observe(session_id)
-        stored = broca.Cursor(file.read_text()) if file.exists() else broca.Cursor.START
-        async with session.subscribe(stored) as events:
+        async with session.subscribe(stored(file)) as events:
             async for step in events:
                 if isinstance(step, broca.Event):
                     print(step.id, step.type)
-                    file.write_text(step.id)  # done with it: never shown again
+                    store(file, step)
                     wanted -= 1
                     if wanted == 0:
                         break
