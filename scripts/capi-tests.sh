@@ -181,7 +181,7 @@ quickstart() {
     echo "$output"
     grep -q 'words of a file' <<<"$output" && grep -q '2 rounds' <<<"$output"
 }
-sed -n '/^## A first program/,/^## /p' "$root/docs/c.md" | sed -n '/^```c$/,/^```$/p' | sed '/^```/d' >first.c
+sed -n '/^## A first program/,/^## /p' "$root/docs/c.md" | sed -n '/^```c$/,/^```$/p' | sed "/^\`\`\`/d; s|http://127.0.0.1:8080|$BROCA_URL|" >first.c
 check "the first program of docs/c.md compiles" gcc -std=c99 -Wall -Wextra -Werror first.c "${flags[@]}" "${run_path[@]}" -o first
 first_program() {
     local output
@@ -230,6 +230,10 @@ check "the suites compile with sanitizers" build usage-asan usage.c "${testing[@
 check "the suites compile with sanitizers" build conversation-asan conversation.c "${testing[@]}"
 count "usage, sanitized" timeout 120 "$work/usage-asan"
 count "conversation, sanitized" env RUST_BACKTRACE=0 BROCA_TEST_SESSIONS=300 timeout 600 "$work/conversation-asan"
+check "the sequences compile with sanitizers" build sequences-asan sequences.c "${testing[@]}"
+for seed in 1 2 "$RANDOM"; do
+    count "sequences, sanitized, seed $seed" timeout 300 "$work/sequences-asan" "$seed"
+done
 
 if command -v valgrind >/dev/null; then
     grind=(valgrind --quiet --error-exitcode=99 --leak-check=full --errors-for-leak-kinds=definite --child-silent-after-fork=yes)

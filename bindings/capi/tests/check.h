@@ -71,11 +71,11 @@ static int passed_tests, failed_tests, skipped_tests, failed_checks;
 
 static const char *wanted_test;
 
-static int is(broca_bytes bytes, const char *text) {
+static inline int is(broca_bytes bytes, const char *text) {
     return bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
 }
 
-static int holds(broca_bytes bytes, const char *text) {
+static inline int holds(broca_bytes bytes, const char *text) {
     return bytes.data != NULL && bytes.data[bytes.len] == 0 && strstr(bytes.data, text) != NULL;
 }
 
