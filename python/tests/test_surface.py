@@ -9,7 +9,6 @@ import inspect
 import pathlib
 import pickle
 import types
-import typing
 from typing import Any
 
 import pytest
@@ -187,6 +186,22 @@ def test_nothing_private_is_shown() -> None:
     assert not [value for value in shown if "secret" in repr(value)]
 
 
-def test_a_decorated_function_keeps_its_signature_for_type_checkers() -> None:
-    hints = typing.get_type_hints(tools.Tool.__call__)
-    assert "args" in hints and "kwargs" in hints
+def test_a_decorated_function_keeps_its_signature_for_type_checkers(tmp_path: pathlib.Path) -> None:
+    checker = pytest.importorskip("mypy.api")
+    source = tmp_path / "program.py"
+    source.write_text(
+        "import broca\n"
+        "@broca.tool\n"
+        "def size(path: str) -> int: return 1\n"
+        "class Files:\n"
+        "    @broca.tool(timeout=5)\n"
+        "    def read(self, path: str) -> str: return path\n"
+        "reveal_type(size('x'))\n"
+        "reveal_type(Files().read('x'))\n"
+        "size(1)\n"
+        "Files().read()\n"
+    )
+    told, _, _ = checker.run(["--strict", "--no-incremental", "--python-version", "3.12", str(source)])
+    lines = [line.partition(": ")[2] for line in told.splitlines() if "program.py" in line]
+    assert [line.rstrip('"').rpartition(".")[2].rpartition('"')[2] for line in lines[:2]] == ["int", "str"], told
+    assert len(lines) == 4 and all(line.startswith("error: ") for line in lines[2:]), told
