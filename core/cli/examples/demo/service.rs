@@ -47,7 +47,15 @@ impl ServiceProcess {
             observer: make("observer")?,
         };
         let mut process = command(&broca, state.path())
-            .args(["serve", "--dev", "--json", "--addr", "127.0.0.1:0", "--end-with-input", "--model"])
+            .args([
+                "serve",
+                "--dev",
+                "--json",
+                "--addr",
+                "127.0.0.1:0",
+                "--end-with-input",
+                "--model",
+            ])
             .arg(format!("scripted:{}", script_file.display()))
             // Open for as long as this program lives, however it ends.
             .stdin(Stdio::piped())
