@@ -138,6 +138,46 @@ fn a_stream_is_cancelled_by_name_where_the_service_can() {
 }
 
 #[test]
+fn a_cancel_that_overtook_its_message_is_asked_again_once_the_message_is_heard() {
+    for early in [true, false] {
+        let mut host = Host::opened(
+            |_| (),
+            0,
+            FULL,
+            Vec::new(),
+            |r| match r.rpc() {
+                "session.cancel" => stream(&[result(r, r#"{"cancelled":false,"was":"idle"}"#)]),
+                "session.registerDriver" => stream(&[result(r, "{}")]),
+                _ => Vec::new(),
+            },
+        );
+        host.command(2, say("go"));
+        host.settle();
+        let sent = host.rpcs("session.sendMessage")[0].clone();
+        if early {
+            host.act(sent.conn, head());
+            host.settle();
+        }
+        host.cancel(2);
+        host.settle();
+        assert!(host.outcome(2).is_none(), "nothing has ended yet");
+        if !early {
+            assert_eq!(host.left("session.cancel"), 1, "the service does not know the message");
+            host.act(sent.conn, head());
+            host.settle();
+        }
+        assert_eq!(host.left("session.cancel"), 2);
+        let cancel = host.rpcs("session.cancel")[1];
+        assert_eq!(cancel.body["params"]["request_id"], sent.body["id"]);
+        host.act(sent.conn, line(&failure(&sent, -32021, "turn cancelled")));
+        host.act(sent.conn, end());
+        host.settle();
+        assert_eq!(host.left("session.cancel"), 2, "asked again once");
+        assert_eq!(host.error(2).kind(), ErrorKind::Cancelled);
+    }
+}
+
+#[test]
 fn a_cancelled_turn_is_safe_to_repeat_only_when_the_service_says_that_it_ended() {
     let cut = |_: &Request| Act::Close(CloseReason::Reset);
     let ended: fn(&Request) -> Act = |r| line(&failure(r, -32021, "turn cancelled"));

@@ -76,6 +76,7 @@ pub(crate) struct Rpc {
     refused: Option<(u16, String, BytesMut)>,
     answered: bool,
     left: bool,
+    headed: bool,
 }
 
 /// What an event of the network meant for a call.
@@ -93,7 +94,7 @@ pub(crate) enum Progress {
 impl Rpc {
     pub(crate) fn new(exchange: ExchangeId, id: Json, max_line_bytes: usize) -> Self {
         let stream = Exchange::new(id.clone(), max_line_bytes);
-        Self { exchange, id, stream, refused: None, answered: false, left: false }
+        Self { exchange, id, stream, refused: None, answered: false, left: false, headed: false }
     }
 
     /// Takes an event; items of the stream go to `sink`.
@@ -133,6 +134,7 @@ impl Rpc {
                 Progress::Going
             }
             NetEvent::Head(head) => {
+                self.headed = true;
                 let kind = content_type(head.header_str("content-type"));
                 let is_stream = matches!(kind.as_str(), "application/x-ndjson" | JSON | "");
                 if head.status() != 200 || !is_stream {
@@ -159,6 +161,11 @@ impl Rpc {
     /// Whether the request has left, so that it may have had an effect.
     pub(crate) fn has_left(&self) -> bool {
         self.left
+    }
+
+    /// Whether the answer has begun: the service knows of the call.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.headed
     }
 
     /// Whether events came.

@@ -61,9 +61,22 @@ enum State {
         kept: Vec<Block>,
         /// The service says that the turn is over.
         confirmed: bool,
+        /// Whether the cancel may have overtaken its message.
+        overtaken: Overtaken,
         until: Time,
     },
     Over,
+}
+
+/// `session.cancel` travels on a connection of its own, so it may arrive before the message that it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overtaken {
+    /// Nothing says so.
+    No,
+    /// The service knew of nothing to cancel, and the message has had no answer yet: ask again when it has.
+    Perhaps,
+    /// Asked again.
+    Asked,
 }
 
 impl Turn {
@@ -138,7 +151,9 @@ impl Turn {
                     }
                 }
             }
-            State::Cancelling { .. } => self.cancelling(exchange, event, core, steps, now),
+            State::Cancelling { .. } => {
+                self.cancelling(exchange, event, core, steps, trace, now);
+            }
             _ => {}
         }
     }

@@ -504,7 +504,6 @@ impl Host {
                     self.ready.insert(op);
                 }
                 Effect::Log(record) => self.watch_for_secrets(&record.message),
-                _ => {}
             }
             self.effects.push(effect);
         }

@@ -1,6 +1,6 @@
 //! How a turn ends early: whatever it was doing, with one `Finished`, and so that the next message can start.
 
-use super::{State, Turn, cancelled};
+use super::{Overtaken, State, Turn, cancelled};
 use crate::engine::answer::{Progress, Rpc};
 use crate::engine::command::Trace;
 use crate::engine::effect::LogLevel;
@@ -77,7 +77,8 @@ impl Turn {
         let cancel = core.rpc(self.op, &Method::Cancel, &request.to_json(), trace, now);
         let until = now.plus(core.config.cancel_timeout_ms);
         let cancel = Some(Box::new(cancel));
-        self.state = State::Cancelling { stream, cancel, kept, confirmed: false, until };
+        let overtaken = Overtaken::No;
+        self.state = State::Cancelling { stream, cancel, kept, confirmed: false, overtaken, until };
     }
 
     /// An event of the network while `session.cancel` is out.
@@ -87,9 +88,11 @@ impl Turn {
         event: NetEvent,
         core: &mut Core,
         steps: &mut StepQueue,
+        trace: &Trace,
         now: Time,
     ) {
-        let State::Cancelling { stream, cancel, kept, confirmed, .. } = &mut self.state else {
+        let State::Cancelling { stream, cancel, kept, confirmed, overtaken, .. } = &mut self.state
+        else {
             return;
         };
         if let Some(rpc) = cancel.as_mut().filter(|rpc| rpc.exchange == exchange) {
@@ -101,9 +104,17 @@ impl Turn {
                     *cancel = None;
                     core.net.abort(exchange, now);
                     match answer {
-                        Ok(_) => {
-                            *confirmed = true;
-                            kept.clear();
+                        Ok(json) => {
+                            // Idle: the turn was over before, or the message has not come there yet.
+                            let idle =
+                                json.member("cancelled").is_some_and(|v| v.as_str() == "false");
+                            let early = idle && stream.is_some() && *overtaken == Overtaken::No;
+                            if early {
+                                *overtaken = Overtaken::Perhaps;
+                            } else {
+                                *confirmed = true;
+                                kept.clear();
+                            }
                         }
                         Err(error) => {
                             core.log(LogLevel::Warn, format!("session.cancel failed: {error}"));
@@ -112,13 +123,15 @@ impl Turn {
                     // Nothing is left to wait for, or the stream's own end follows.
                     if stream.is_none() {
                         self.cancel_over(None, core, steps, now);
+                    } else {
+                        self.ask_again(core, trace, now);
                     }
                 }
             }
         } else if let Some(rpc) = stream.as_mut().filter(|rpc| rpc.exchange == exchange) {
             let heard = &mut self.heard;
             match rpc.take(event, "the service", |item| heard.item(item, steps)) {
-                Progress::Going => {}
+                Progress::Going => self.ask_again(core, trace, now),
                 Progress::Answered => core.linger(exchange, now),
                 Progress::Refused => core.hear_out(exchange, now),
                 Progress::Over(outcome) => {
@@ -127,6 +140,19 @@ impl Turn {
                     self.cancel_over(Some(outcome), core, steps, now);
                 }
             }
+        }
+    }
+
+    /// Asks once more when the first cancel has overtaken its message, as soon as the service knows of that.
+    fn ask_again(&mut self, core: &mut Core, trace: &Trace, now: Time) {
+        let State::Cancelling { stream: Some(rpc), cancel, overtaken, .. } = &mut self.state else {
+            return;
+        };
+        if *overtaken == Overtaken::Perhaps && rpc.has_begun() {
+            *overtaken = Overtaken::Asked;
+            let request = Cancel { request_id: Some(rpc.id.clone()), results: Vec::new() };
+            let again = core.rpc(self.op, &Method::Cancel, &request.to_json(), trace, now);
+            *cancel = Some(Box::new(again));
         }
     }
 
