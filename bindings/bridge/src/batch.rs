@@ -124,6 +124,12 @@ impl Batch {
         Ok(Self { words, text: text.to_vec(), records })
     }
 
+    /// Makes room for so many words and bytes of text, so that a large batch does not grow step by step.
+    pub(crate) fn reserve(&mut self, words: usize, text: usize) {
+        self.words.reserve(words);
+        self.text.reserve(text);
+    }
+
     /// Begins a record; its fields follow in the order of the kind.
     pub(crate) fn begin(&mut self, kind: &Kind) {
         self.records += 1;

@@ -2,6 +2,7 @@
 
 use crate::batch::Batch;
 use crate::errors::of_panic;
+use crate::layout::event;
 use crate::ring::LogRing;
 use crate::step::{SessionWords, push_events};
 use crate::{command, options};
@@ -244,6 +245,14 @@ impl Handle {
             engine.steps(OpId(op), max_bytes.min(MAX_BATCH_BYTES), taken);
             let over = matches!(taken.last(), Some(Step::Finished(_)));
             let session = SessionWords(engine.session());
+            let (mut words, mut text) = (0, 0);
+            for step in &*taken {
+                if let Step::Event(event) = step {
+                    words += event::KIND.words;
+                    text += event.bytes();
+                }
+            }
+            into.reserve(words, text);
             taken.drain(..).for_each(|step| into.push_step(&step, &session));
             taken.shrink_to(KEPT_STEPS);
             Ok(over)
