@@ -175,7 +175,7 @@ impl Subscription {
         if std::mem::take(&mut self.first_of_connection) {
             // A log begins with `session.open`. Seeing it although we asked for what follows our
             // cursor means that the service does not know the cursor and replays everything.
-            let replays_all = event.type_name() == EventType::SessionOpen.as_str();
+            let replays_all = event.is(&EventType::SessionOpen);
             self.skipping = replays_all && self.cursor.event_id().is_some();
         }
         if self.skipping {
@@ -191,7 +191,7 @@ impl Subscription {
         self.progressed = true;
         self.cursor = Cursor::after(EventId::new(id));
         self.session_over |= ends_the_session(event);
-        if event.type_name() == EventType::SessionClose.as_str() {
+        if event.is(&EventType::SessionClose) {
             // Nothing is ever logged after it, and some services leave the stream open (§5.4).
             self.state = State::Over;
         }
@@ -278,10 +278,10 @@ fn worth_another_try(error: &Error) -> bool {
 
 /// Whether a session's log says that nothing more will happen in it (session service §11).
 fn ends_the_session(event: &Event) -> bool {
-    if event.type_name() == EventType::SessionClose.as_str() {
+    if event.is(&EventType::SessionClose) {
         return true;
     }
-    if event.type_name() != EventType::SessionError.as_str() {
+    if !event.is(&EventType::SessionError) {
         return false;
     }
     let reason = event.payload().member("reason").and_then(|r| r.to_text()).unwrap_or_default();
