@@ -66,13 +66,13 @@ def broca_steps() -> None:
     for buffer in stream:
         engine.data(conn, buffer, len(buffer), now())
         engine.effects()
-        steps, _ = engine.steps(op, 1 << 18)
+        steps, _, _ = engine.steps(op, 1 << 18)
         while steps:
             for step in steps:
                 if type(step) is Event:
                     events += 1
                     seen += len(step.id) + len(step.type) + len(step.created_at)
-            steps, _ = engine.steps(op, 1 << 18)
+            steps, _, _ = engine.steps(op, 1 << 18)
     if events != EVENTS or not seen:
         raise SystemExit(f"{events} of {EVENTS} events")
     meter.report(events)

@@ -69,13 +69,14 @@ class Operation:
             return False
         self.waits = False
         try:
-            items, over = self.shell.engine.steps(self.op, STEP_BATCH)
+            items, over, tuples = self.shell.engine.steps(self.op, STEP_BATCH)
         except BrocaError as fault:
             self.shell._broken(fault)
             raise
         if not items:
             return False
-        self._read(items)
+        if tuples:
+            self._read(items, tuples)
         if over:
             self._finish(items)
         self.items = iter(items)
@@ -136,17 +137,16 @@ class Operation:
         for running in list(self.running.values()):
             running.stop()
 
-    def _read(self, items: list[Any]) -> None:
-        """Makes steps of the records, in place."""
-        unknown = False
-        for i, item in enumerate(items):
-            if item.__class__ is tuple:
-                if self.beside is not None and not self.left and self.beside.seen(self, item):
-                    items[i] = None
-                else:
-                    items[i] = self._reader.read(item)
-                unknown = unknown or items[i] is None
-        if unknown:
+    def _read(self, items: list[Any], tuples: list[int]) -> None:
+        """Makes steps of the records, which stand at these places. What nobody is to see is taken out."""
+        beside = None if self.left else self.beside
+        hidden = False
+        for at in tuples:
+            record = items[at]
+            seen = beside is not None and beside.seen(self, record)
+            items[at] = None if seen else self._reader.read(record)
+            hidden = hidden or items[at] is None
+        if hidden:
             items[:] = [item for item in items if item is not None]
 
     def _finish(self, items: list[Any]) -> None:

@@ -57,7 +57,20 @@ class Hooks:
 class Operation:
     """An operation under way, with the steps that were taken and not yet handed out."""
 
-    __slots__ = ("_beside", "_name", "_over", "_raw", "_reader", "driver", "final", "forgotten", "items", "left", "op")
+    __slots__ = (
+        "_beside",
+        "_name",
+        "_over",
+        "_raw",
+        "_reader",
+        "_tuples",
+        "driver",
+        "final",
+        "forgotten",
+        "items",
+        "left",
+        "op",
+    )
 
     def __init__(
         self,
@@ -78,6 +91,8 @@ class Operation:
         self._beside = beside
         self._over = False
         self._raw: list[Any] | None = None
+        self._tuples: list[int] = []
+        """Where records stand that are no steps yet."""
         self._reader = core.StepReader(driver, runs_itself or _nothing_runs)
         traceparent, tracestate = tracing.headers() if headers is None else headers
         self.op = 0
@@ -137,19 +152,19 @@ class Operation:
             return True
         if waiting.stash:
             self._raw, self._over, waiting.stash = waiting.stash, waiting.over, []
+            self._tuples = [at for at, step in enumerate(self._raw) if type(step) is tuple]
             return True
-        steps, over = self.driver.engine.steps(self.op, core.STEP_BATCH)
+        steps, over, tuples = self.driver.engine.steps(self.op, core.STEP_BATCH)
         if steps or over:
-            self._raw, self._over = steps, over
+            self._raw, self._over, self._tuples = steps, over, tuples
             return True
         return None
 
     def _read(self, raw: list[Any]) -> None:
         """Makes steps of records, in place, and starts what they ask for before the first of them is handed out."""
         hidden = False
-        for at, record in enumerate(raw):
-            if type(record) is not tuple:
-                continue
+        for at in self._tuples:
+            record = raw[at]
             shown = self._beside is None or not self._beside.seen(self.op, record)
             step = self._reader.read(record) if shown else None
             if isinstance(step, (Finished, Failed)):

@@ -195,7 +195,7 @@ class Driver(Links):
         def quiet() -> bool | None:
             for op, waiting in turns.items():
                 if op in self._waiting and not waiting.over:
-                    steps, waiting.over = self.engine.steps(op, _ALL)
+                    steps, waiting.over, _ = self.engine.steps(op, _ALL)
                     waiting.stash.extend(steps)
                     self._news = self._news or bool(steps)
             self._settle(now_ms())
@@ -399,7 +399,7 @@ class Driver(Links):
     def _discard(self, op: int, now: int) -> None:
         """Throws the steps of an operation away that nobody waits for."""
         while True:
-            steps, over = self.engine.steps(op, _ALL)
+            steps, over, _ = self.engine.steps(op, _ALL)
             for step in steps:
                 if type(step) is tuple and step[0] == core.TOOL_CALL:
                     self.engine.answer(step[1], "fail", LEFT_EARLY, now)

@@ -189,23 +189,25 @@ impl Engine {
         })
     }
 
-    /// Steps of an operation, about `max_bytes` of them but at least one if any waits, and whether it is over.
+    /// Steps of an operation, about `max_bytes` of them but at least one if any waits; whether it is over; and where
+    /// tuples stand among the steps, for most batches have none.
     fn steps<'py>(
         &self,
         py: Python<'py>,
         op: u64,
         max_bytes: usize,
-    ) -> PyResult<(Bound<'py, PyList>, bool)> {
+    ) -> PyResult<(Bound<'py, PyList>, bool, Vec<usize>)> {
         guarded(py, || {
             let mut batch = Batch::new();
             let over =
                 self.handle.steps(op, max_bytes, &mut batch).map_err(|error| raised(py, &error))?;
             let list = PyList::empty(py);
+            let mut tuples = Vec::new();
             if batch.is_empty() {
-                return Ok((list, over));
+                return Ok((list, over, tuples));
             }
             let batch = Arc::new(batch);
-            for record in batch.records() {
+            for (at, record) in batch.records().enumerate() {
                 match record.kind() {
                     event::NUMBER => list.append(Event::new(&batch, record.at()))?,
                     delta::NUMBER if record.word(delta::delta_kind) == 0 => {
@@ -213,10 +215,13 @@ impl Engine {
                         let link = repeated(py, record.text(delta::link).unwrap_or_default());
                         list.append(TextDelta::of(text, link))?;
                     }
-                    _ => list.append(tuple(py, &record)?)?,
+                    _ => {
+                        tuples.push(at);
+                        list.append(tuple(py, &record)?)?;
+                    }
                 }
             }
-            Ok((list, over))
+            Ok((list, over, tuples))
         })
     }
 

@@ -31,13 +31,19 @@ impl Event {
         text.ok_or_else(|| malformed(py, "the event does not say this"))
     }
 
+    /// As `text`; whoever makes a string of it looks at every byte anyway.
+    fn bytes(&self, py: Python<'_>, field: usize) -> PyResult<&[u8]> {
+        let bytes = self.batch.record(self.at).and_then(|record| record.bytes(field));
+        bytes.ok_or_else(|| malformed(py, "the event does not say this"))
+    }
+
     fn raw(&self) -> &[u8] {
         let record = self.batch.record(self.at);
         record.and_then(|record| record.bytes(event::raw)).unwrap_or_default()
     }
 
     fn fresh<'py>(&self, py: Python<'py>, field: usize) -> PyResult<Bound<'py, PyString>> {
-        guarded(py, || Ok(PyString::new(py, self.text(py, field)?)))
+        guarded(py, || PyString::from_bytes(py, self.bytes(py, field)?))
     }
 
     fn repeated<'py>(&self, py: Python<'py>, field: usize) -> PyResult<Bound<'py, PyString>> {

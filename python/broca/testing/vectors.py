@@ -266,7 +266,7 @@ class Child:
         return self._effects()
 
     def _on_steps(self, op: str, max_bytes: str) -> Iterator[str]:
-        records, over = self._live().steps(int(op), int(max_bytes))
+        records, over, _ = self._live().steps(int(op), int(max_bytes))
         for record in records:
             step = self._readers[int(op)].read(record) if isinstance(record, tuple) else record
             if isinstance(step, (steps.ToolCall, steps.Approval, steps.Sending)):
