@@ -263,8 +263,8 @@ class Session:
             if cursor is None:
                 return
 
-    def participants(self) -> list[dict[str, Any]]:
-        """Who drives the session."""
+    def participants(self) -> list[str]:
+        """The client keys that drive the session, by their ids."""
         _, finished = run(self._driver, '{"participants":{}}', "Session.participants")
         return list(expect(finished, "participants")["drivers"])
 
