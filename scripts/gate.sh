@@ -2,7 +2,7 @@
 # The gate: what every change must pass before anything else is looked at.
 #
 #   scripts/gate.sh            every step, then `gate: ok`
-#   scripts/gate.sh STEP…      only these: fmt lint policy purity versions vectors tests
+#   scripts/gate.sh STEP…      only these: fmt lint policy purity versions generated vectors tests
 #
 # Every step runs even if an earlier one failed, so that one run shows all there is to mend.
 # GATE_PACKAGE=NAME narrows lint and tests to one crate (the self-test uses it).
@@ -11,7 +11,7 @@ set -euo pipefail
 . "$(dirname "$0")/tools.sh"
 cd "$root"
 
-steps=(fmt lint policy purity versions vectors tests)
+steps=(fmt lint policy purity versions generated vectors tests)
 
 fmt() {
     cargo fmt --all --check
@@ -40,6 +40,12 @@ purity() {
 # The version, like every version of a dependency, is written once: in the workspace's manifest.
 versions() {
     python3 scripts/versions.py
+}
+
+# What is generated and committed: the header of C, the layout of batches as TypeScript reads it.
+generated() {
+    cargo run --quiet --locked --package broca-xtask -- header --check &&
+        cargo run --quiet --locked --package broca-node --bin layout-ts -- --check
 }
 
 vectors() {
