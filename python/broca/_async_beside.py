@@ -113,10 +113,11 @@ class Beside:
         running = Running(context.cancelled._set)
         span = self._span.start_tool(context.name, context.tool_use_id)
         shell = operation.shell
-        if tool.is_async:
-            _start(operation, call, self._context, _run_tool(shell, tool, call, context, span), running)
-            return
         operation.start(call, running)
+        if tool.is_async:
+            work = _run_tool(operation, running, tool, call, context, span)
+            running.task = self._context.run(shell.loop.create_task, work)
+            return
         copied = self._context.copy()
 
         def job() -> None:
@@ -141,19 +142,24 @@ def _start(
     call: int,
     context: contextvars.Context,
     work: Coroutine[Any, Any, None],
-    running: Running | None = None,
 ) -> None:
-    """Runs a coroutine beside a turn, as a task with a copy of the context."""
-    started = running or Running()
+    """Runs a handler's coroutine beside a turn, as a task with a copy of the context."""
+    started = Running()
     operation.start(call, started)
     started.task = context.run(operation.shell.loop.create_task, work)
     started.task.add_done_callback(lambda _: operation.ended(call, started))
 
 
-async def _run_tool(asks: Asks, tool: Tool[..., Any], call: int, context: ToolContext, span: ToolSpan) -> None:
+async def _run_tool(
+    operation: Operation, running: Running, tool: Tool[..., Any], call: int, context: ToolContext, span: ToolSpan
+) -> None:
     word, value = "fail", "the tool was cancelled"
     try:
-        word, value = await _in_span(tool, context, span)
+        if span:
+            with span.active():
+                word, value = await tool.run_async(context)
+        else:
+            word, value = await tool.run_async(context)
     except asyncio.CancelledError:
         # Somebody else may want the task to end: the loop at its end, say.
         if not context.cancelled:
@@ -162,13 +168,9 @@ async def _run_tool(asks: Asks, tool: Tool[..., Any], call: int, context: ToolCo
         value = failure_text(error)
         raise
     finally:
+        operation.ended(call, running)
         span.end(value if word == "fail" else None)
-        _answer(asks, call, word, value)
-
-
-async def _in_span(tool: Tool[..., Any], context: ToolContext, span: ToolSpan) -> tuple[str, str]:
-    with span.active():
-        return await tool.run_async(context)
+        _answer(operation.shell, call, word, value)
 
 
 async def _sent(handler: SendingHandler, sending: Sending, headers: tuple[str | None, str | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Callable
 
-from ._core import BURST, STEP_BATCH, Process, StepReader, error_of
+from ._core import ASKING, BURST, STEP_BATCH, Process, StepReader, error_of
 from .errors import BrocaError
 from .steps import Failed, Finished
 
@@ -19,7 +19,22 @@ if TYPE_CHECKING:
 class Operation:
     """One operation of the engine, with the steps that were taken and not yet handed out."""
 
-    __slots__ = ("_burst", "_reader", "_waiters", "beside", "final", "items", "left", "op", "running", "shell", "waits")
+    __slots__ = (
+        "_burst",
+        "_fresh",
+        "_pulling",
+        "_reader",
+        "_waiters",
+        "beside",
+        "final",
+        "items",
+        "left",
+        "op",
+        "quiet",
+        "running",
+        "shell",
+        "waits",
+    )
 
     def __init__(self, shell: Shell, op: int, beside: Beside | None) -> None:
         self.shell = shell
@@ -31,6 +46,11 @@ class Operation:
         self.running: dict[int, Running] = {}
         # The engine has steps that were not taken. It says so once, and again when some are left after a batch.
         self.waits = False
+        # Nobody looks at the steps: only what asks for an answer, and the end, are handed out.
+        self.quiet = False
+        # There are new ``items``, and nobody was told by `more`.
+        self._fresh = False
+        self._pulling = False
         # Shown each record that is no event as soon as it comes, before those in front of it have been handed out.
         self.beside = beside
         self._reader = StepReader(shell, _nothing_runs if beside is None else beside.runs_itself)
@@ -42,7 +62,7 @@ class Operation:
         Process.check(self.shell.forks)
         loop = self.shell.loop
         until = None if timeout is None else loop.time() + timeout
-        while not self.pull():
+        while not self._fresh and not self.pull():
             if self.final is not None:
                 return False
             if self.shell.over:
@@ -61,28 +81,33 @@ class Operation:
                     alarm.cancel()
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
+        self._fresh = False
         return True
 
     def pull(self) -> bool:
         """Takes steps from the engine if there are any; false when ``items`` stays empty."""
-        if not self.waits or self.shell.over:
-            return False
-        self.waits = False
+        shell = self.shell
+        came = False
+        self._pulling = True
         try:
-            items, over, tuples = self.shell.engine.steps(self.op, STEP_BATCH)
+            while self.waits and not came and not shell.over:
+                self.waits = False
+                items, over, tuples = shell.engine.steps(self.op, STEP_BATCH)
+                if tuples or self.quiet:
+                    self._read(items, tuples)
+                if over:
+                    self._finish(items)
+                if items or over:
+                    self.items = iter(items)
+                    self._fresh = came = True
+                    self.wake()
+                shell.settle()
         except BrocaError as fault:
-            self.shell._broken(fault)
+            shell._broken(fault)
             raise
-        if not items:
-            return False
-        if tuples:
-            self._read(items, tuples)
-        if over:
-            self._finish(items)
-        self.items = iter(items)
-        self.wake()
-        self.shell.settle()
-        return True
+        finally:
+            self._pulling = False
+        return came
 
     async def step(self, timeout: float | None = None) -> Any:
         """The next step; None when there is none: see `more`. Others get their turn after many."""
@@ -96,12 +121,16 @@ class Operation:
         return step
 
     def ready(self) -> None:
-        """The engine has steps."""
+        """The engine has steps. If somebody waits they are taken at once, so that tools start without a detour."""
         self.waits = True
         if self.left:
             self.shell.loop.call_soon(self.discard)
-        else:
-            self.wake()
+        elif self._waiters and not self._pulling:
+            try:
+                self.pull()
+            except BrocaError:
+                # Whoever waits was woken by the end of the shell, and finds the same fault when it asks.
+                pass
 
     def wake(self) -> None:
         """Wakes whoever waits."""
@@ -113,6 +142,7 @@ class Operation:
         """Throws away what waits, to the end if it has come."""
         while self.pull():
             pass
+        self._fresh = False
         self.items = iter(())
 
     def start(self, call: int, running: Running) -> None:
@@ -140,14 +170,18 @@ class Operation:
     def _read(self, items: list[Any], tuples: list[int]) -> None:
         """Makes steps of the records, which stand at these places. What nobody is to see is taken out."""
         beside = None if self.left else self.beside
-        hidden = False
+        hidden = self.quiet
         for at in tuples:
             record = items[at]
             seen = beside is not None and beside.seen(self, record)
-            items[at] = None if seen else self._reader.read(record)
+            if seen or (self.quiet and record[0] not in ASKING):
+                items[at] = None
+            else:
+                items[at] = self._reader.read(record)
             hidden = hidden or items[at] is None
         if hidden:
-            items[:] = [item for item in items if item is not None]
+            rest = [items[at] for at in tuples] if self.quiet else items
+            items[:] = [step for step in rest if step is not None]
 
     def _finish(self, items: list[Any]) -> None:
         self.final = items.pop()

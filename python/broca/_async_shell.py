@@ -33,6 +33,7 @@ from ._core import (
     log,
     logger,
     new_engine,
+    whole,
 )
 from .errors import BrocaError, ClosedError
 
@@ -72,6 +73,7 @@ class Shell:
         "_operations",
         "_options",
         "_quiet",
+        "_ready",
         "_tasks",
         "_timer",
         "_timer_at",
@@ -102,6 +104,8 @@ class Shell:
         self._timer_ms = 0
         self._timer_at: int | None = None
         self._carrying_out = False
+        # Operations with steps, until the effects in hand are carried out.
+        self._ready: list[Operation] = []
         self._wake_pending = False
         self._leaving = False
         self._leave_timer: asyncio.TimerHandle | None = None
@@ -160,7 +164,12 @@ class Shell:
         Process.check(self.forks)
         if self.over:
             return False
-        in_time = self.engine.answer(call, word, value, self.now(), traceparent, tracestate)
+        try:
+            in_time = self.engine.answer(call, word, value, self.now(), traceparent, tracestate)
+        except UnicodeEncodeError:
+            # Nothing was given yet. Every call gets its answer, so this one goes with what can be written of it.
+            words = [whole(text) for text in (value, traceparent, tracestate)]
+            in_time = self.engine.answer(call, word, words[0], self.now(), *words[1:])
         self.moved()
         return in_time
 
@@ -283,6 +292,10 @@ class Shell:
             self._broken(fault)
         finally:
             self._carrying_out = False
+        if self._ready:
+            ready, self._ready = self._ready, []
+            for operation in ready:
+                operation.ready()
         if self._leaving and not self.over and self._may_end():
             self.end()
 
@@ -296,7 +309,7 @@ class Shell:
         elif kind == READY:
             operation = self._operations.get(effect[1])
             if operation is not None:
-                operation.ready()
+                self._ready.append(operation)
         elif kind == TIMER:
             self._set_timer(effect[1])
         elif kind in (PAUSE_READ, RESUME_READ):
@@ -362,8 +375,9 @@ class Shell:
 
     def _broken(self, fault: BrocaError) -> None:
         """The engine is unusable. Whoever waits finds the same fault when it asks for steps."""
-        logger.error("a session ends: %s", fault.message)
-        self.end()
+        if not self.over:
+            logger.error("a session ends: %s", fault.message)
+            self.end()
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator
+from itertools import islice
+from operator import length_hint
 from typing import TYPE_CHECKING
 
 from ._core import BURST, NOBODY_TO_ASK, NOBODY_TO_RUN, Process, logger
@@ -86,9 +88,11 @@ class AsyncTurn:
         calls of manual tools, because nobody is there to answer.
         """
         reply: Reply | None = None
+        operation = self._operation
+        operation.quiet = True
         try:
-            while await self._more():
-                for step in self._operation.items:
+            while True:
+                for step in operation.items:
                     kind = type(step)
                     if kind is Event:
                         continue
@@ -97,10 +101,12 @@ class AsyncTurn:
                     elif kind is ToolCall and not step.runs_itself:
                         step.fail(NOBODY_TO_RUN)
                     elif kind is Approval:
-                        self._beside.decide(self._operation, step, NOBODY_TO_ASK)
+                        self._beside.decide(operation, step, NOBODY_TO_ASK)
                     elif kind is Sending:
                         step.send()
-                if self._operation.waits:
+                if not await self._more():
+                    break
+                if operation.waits:
                     # More is there already; others get their turn first.
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -171,14 +177,17 @@ class AsyncTurn:
 
     async def _steps(self) -> AsyncGenerator[Step, None]:
         operation = self._operation
-        burst = 0
+        burst = BURST
         while True:
-            for step in operation.items:
-                yield step
-                burst += 1
-                if burst >= BURST:
-                    burst = 0
+            items = operation.items
+            while left := length_hint(items):
+                if burst == 0:
+                    burst = BURST
                     await asyncio.sleep(0)
+                left = min(left, burst)
+                burst -= left
+                for step in islice(items, left):
+                    yield step
             if not await self._more():
                 self._tell()
                 return
@@ -292,18 +301,21 @@ class AsyncSubscription:
 
     async def _steps(self) -> AsyncGenerator[Step, None]:
         operation = self._operation
-        burst = 0
+        burst = BURST
         while True:
-            for step in operation.items:
-                if step.__class__ is Event:
-                    self._last = step
-                else:
-                    self._follow(step)
-                yield step
-                burst += 1
-                if burst >= BURST:
-                    burst = 0
+            items = operation.items
+            while left := length_hint(items):
+                if burst == 0:
+                    burst = BURST
                     await asyncio.sleep(0)
+                left = min(left, burst)
+                burst -= left
+                for step in islice(items, left):
+                    if step.__class__ is Event:
+                        self._last = step
+                    else:
+                        self._follow(step)
+                    yield step
             if not await operation.more():
                 self._tell()
                 return

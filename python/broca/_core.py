@@ -68,6 +68,8 @@ NOTIFICATION, DELTA, GAP, TOOL_CALL, TOOL_CANCEL, TOOL_SETTLED, APPROVAL = 2, 3,
 APPROVAL_WITHDRAWN, STATUS, WARNING, SENDING, RECEIVED, DONE, FINISHED, FAILED = 9, 10, 11, 12, 13, 14, 15, 16
 RESOLVE, CONNECT, START_TLS, WRITE, PAUSE_READ, RESUME_READ, CLOSE, TIMER, BUSY, READY = range(64, 74)
 
+ASKING = frozenset((TOOL_CALL, APPROVAL, SENDING, DONE, FINISHED, FAILED))
+"""What matters to somebody who only waits for the reply."""
 STEP_BATCH = 256 * 1024
 """Steps taken from the engine at once, in bytes."""
 BURST = 256
@@ -86,6 +88,11 @@ def new_engine(options: Options, *, hooks: bool = False) -> Engine:
     """An engine with fresh random bits and the wall clock of now."""
     seed = random.SystemRandom().getrandbits(64)
     return Engine(options.engine_json(hooks=hooks), seed, time.time_ns() // 1_000_000)
+
+
+def whole(text: str | None) -> str | None:
+    """The text with what is no Unicode (half of a surrogate pair: names of files have it) replaced by U+FFFD."""
+    return None if text is None else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def log(engine: Engine) -> None:

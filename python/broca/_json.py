@@ -11,16 +11,18 @@ from .errors import InvalidArgumentError
 
 __all__ = ["compact", "wire_value"]
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
 
 def compact(value: Any) -> str:
     """JSON text of plain objects, escaped so that any string can be carried."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return _encode(value)
 
 
 def wire_value(value: Any, what: str) -> str:
     """JSON text of a message, blocks or arguments, with everything in it that pydantic can write."""
     try:
-        return compact(to_jsonable_python(value))
+        return compact(value if type(value) is str else to_jsonable_python(value))
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as fault:
         raise InvalidArgumentError(f"{what} is no JSON: {_reason(fault)}") from None
 

@@ -172,7 +172,12 @@ class Driver(Links):
         if self._closed:
             return False
         self.check()
-        return self._give(lambda now: self.engine.answer(call, word, value, now, traceparent, tracestate))
+        try:
+            return self._give(lambda now: self.engine.answer(call, word, value, now, traceparent, tracestate))
+        except UnicodeEncodeError:
+            # Nothing was given yet. Every call gets its answer, so this one goes with what can be written of it.
+            words = [core.whole(text) for text in (value, traceparent, tracestate)]
+            return self._give(lambda now: self.engine.answer(call, word, words[0], now, *words[1:]))
 
     def cancel(self, op: int) -> None:
         """Asks for the end of an operation."""

@@ -58,27 +58,38 @@ class CancelToken:
     ``while not context.cancelled: …`` or ``context.cancelled.wait(0.5)``.
     """
 
-    __slots__ = ("_event",)
+    __slots__ = ("_cancelled", "_waiting")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._cancelled = False
+        # Few tools wait for it, so that whoever does brings what to wait with.
+        self._waiting: list[threading.Event] = []
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._cancelled
 
     def __repr__(self) -> str:
         return f"CancelToken({'cancelled' if self else 'not cancelled'})"
 
     def is_set(self) -> bool:
         """Whether the call was cancelled."""
-        return self._event.is_set()
+        return self._cancelled
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until the call is cancelled, at most for `timeout` seconds; says whether it was."""
-        return self._event.wait(timeout)
+        if not self._cancelled:
+            event = threading.Event()
+            self._waiting.append(event)
+            # Looked at again, so that neither side misses the other.
+            if not self._cancelled:
+                event.wait(timeout)
+            self._waiting.remove(event)
+        return self._cancelled
 
     def _set(self) -> None:
-        self._event.set()
+        self._cancelled = True
+        for event in list(self._waiting):
+            event.set()
 
 
 class ToolContext:

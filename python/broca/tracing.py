@@ -139,6 +139,10 @@ class ToolSpan:
     def __init__(self, span: Span | None) -> None:
         self._span = span
 
+    def __bool__(self) -> bool:
+        """Whether anything is traced."""
+        return self._span is not None
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Makes it the current span, for what the tool itself traces."""
