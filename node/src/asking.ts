@@ -2,6 +2,7 @@
 
 import type { Batch } from "./batch";
 import { BrocaError, InternalError, errorOf, type Retry } from "./errors";
+import { strictJson } from "./json";
 import { FailedAt, FinishedAt, Kind } from "./layout";
 import type { Reader, Shell } from "./shell";
 import { Event } from "./steps";
@@ -42,7 +43,7 @@ class Asking implements Reader {
     this.#signal = signal;
     this.#resolve = resolve;
     this.#reject = reject;
-    shell.command(JSON.stringify(command), this);
+    shell.command(strictJson(command, "the call"), this);
   }
 
   begun(op: number): void {

@@ -321,7 +321,11 @@ export function errorOf(fields: ErrorFields): BrocaError {
 
 /** What a call of the native part threw, as an error of this package. */
 export function thrown(error: unknown): unknown {
-  if (!(error instanceof Error) || (error as { code?: unknown }).code !== "Broca") return error;
+  if (!(error instanceof Error)) return error;
+  const { code } = error as { code?: unknown };
+  // An argument that is no text, for instance: Node-API refuses it before the native part is called.
+  if (typeof code === "string" && /^(InvalidArg|\w+Expected)$/.test(code)) return new InvalidArgumentError(error.message, { cause: error });
+  if (code !== "Broca") return error;
   return errorOf(JSON.parse(error.message) as ErrorFields);
 }
 

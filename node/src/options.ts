@@ -2,6 +2,7 @@
 
 import type { ConnectionOptions } from "node:tls";
 import { InvalidArgumentError } from "./errors";
+import { strictJson } from "./json";
 import type { LogRecord, Setup } from "./shell";
 
 /** How one client behaves. Times are milliseconds, sizes bytes; what is left out has its default. */
@@ -77,7 +78,7 @@ export function setupOf(url: string, options: ClientOptions): Setup {
   const { key, tls, environment, onLog, ...rest } = options;
   const named: Record<string, unknown> = { base_url: url, client_key: key };
   for (const [name, value] of Object.entries(rest)) {
-    if (/[^a-zA-Z]/.test(name)) throw new InvalidArgumentError(`there is no option "${name}"`);
+    if (/[^a-zA-Z]/.test(name) || name === "baseUrl" || name === "clientKey") throw new InvalidArgumentError(`there is no option "${name}"`);
     if (value !== undefined) named[name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = value;
   }
   const variables = environment === false ? {} : (environment ?? process.env);
@@ -86,7 +87,7 @@ export function setupOf(url: string, options: ClientOptions): Setup {
     return value === undefined ? [] : [[name, value] as const];
   });
   named["environment"] = Object.fromEntries(proxies);
-  return { options: JSON.stringify(named), tls: tls ?? {}, log: onLog };
+  return { options: strictJson(named, "the options"), tls: tls ?? {}, log: onLog };
 }
 
 /** The same setup with the engine's hooks on. */

@@ -2,6 +2,7 @@
 
 import { ask, unexpected } from "./asking";
 import type { Batch } from "./batch";
+import { strictJson } from "./json";
 import { GapAt, Kind } from "./layout";
 import type { Shell } from "./shell";
 import { Event, type Step } from "./steps";
@@ -67,7 +68,7 @@ class Watch extends Stream {
   constructor(shell: Shell, { from, signal }: SubscribeOptions) {
     super(shell);
     this.#cursor = from;
-    this.begin(signal, (reader) => shell.command(JSON.stringify({ subscribe: { from: from ?? null } }), reader));
+    this.begin(signal, (reader) => shell.command(strictJson({ subscribe: { from: from ?? null } }, "the call"), reader));
   }
 
   get cursor(): string | undefined {

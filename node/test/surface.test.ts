@@ -129,6 +129,13 @@ test("a wrong key is an error of its class", async () => {
 test("options that cannot be used are refused by name, and the key is not repeated", () => {
   assert.throws(() => new Client(service.url, { key: "k", tiemoutMs: 1 } as never), /tiemout_ms/);
   assert.throws(() => new Client("nonsense", { key: "hunter2" }), (error: Error) => error instanceof InvalidArgumentError && !error.message.includes("hunter2"));
+  for (const idleCloseMs of [NaN, Infinity, -1, 0.5, 7n as never]) {
+    assert.throws(() => new Client(service.url, { key: "k", idleCloseMs }), InvalidArgumentError, `${idleCloseMs}`);
+  }
+  // The names by which the engine knows the address and the key are no second way to give them.
+  for (const name of ["baseUrl", "clientKey"]) {
+    assert.throws(() => new Client(service.url, { key: "k", [name]: "http://127.0.0.1:1" }), new RegExp(name));
+  }
   assert.throws(() => new Client(service.url, { key: "hunter2", hooks: 7 } as never), (error: Error) => !error.message.includes("hunter2"));
 });
 
