@@ -7,7 +7,7 @@
 
 import { inspect } from "node:util";
 import { Batch } from "./batch";
-import { InvalidArgumentError } from "./errors";
+import { json } from "./json";
 import {
   ApprovalAt, DeltaAt, DoneAt, EventAt, GapAt, NotificationAt, ReceivedAt, SendingAt, StatusAt, ToolCallAt,
   ToolSettledAt, WarningAt,
@@ -614,12 +614,25 @@ export class Reply {
   }
 }
 
+/** Lets `instanceof` know contents of another copy of this package. */
+const CONTENT = Symbol.for("@broca/sdk:content");
+
 /** Content blocks as a tool's result, such as images, in place of a text. */
 export class Content {
   readonly blocks: readonly ContentBlock[];
 
   constructor(blocks: readonly ContentBlock[]) {
     this.blocks = blocks;
+  }
+
+  /** @internal */
+  get [CONTENT](): true {
+    return true;
+  }
+
+  static [Symbol.hasInstance](this: unknown, value: unknown): boolean {
+    if (this !== Content) return Function.prototype[Symbol.hasInstance].call(this as typeof Content, value); // a class of the application
+    return typeof value === "object" && value !== null && (value as { [CONTENT]?: unknown })[CONTENT] === true;
   }
 }
 
@@ -670,16 +683,4 @@ export function eventsIn(batch: Batch): Event[] {
 
 function eventsOf(array: string): Event[] {
   return eventsIn(new Batch(calling(() => native.Engine.eventsOf(array))));
-}
-
-/** A value as JSON text. */
-function json(value: unknown, what: string): string {
-  let text: string | undefined;
-  try {
-    text = JSON.stringify(value);
-  } catch (cause) {
-    throw new InvalidArgumentError(`${what} cannot be written as JSON`, { cause });
-  }
-  if (text === undefined) throw new InvalidArgumentError(`${what} cannot be written as JSON: it is ${typeof value}`);
-  return text;
 }

@@ -33,9 +33,10 @@ export abstract class Stream implements Reader {
   /** The engine has said that steps wait, and none were taken since. */
   #announced = false;
   #pulling = false;
-  /** Nothing follows; what the operation failed with is handed out once. */
+  /** Nothing follows; next() says what the operation failed with, once. */
   #over = false;
   #failure: { error: unknown } | undefined;
+  #told = false;
   #signal: AbortSignal | undefined;
   readonly #abort = (): void => this.cancel();
   /** Steps are thrown away. */
@@ -92,7 +93,7 @@ export abstract class Stream implements Reader {
   /** Cancels, throws away what still comes, and resolves when the operation is over. */
   leave(): Promise<void> {
     if (this.#over) {
-      this.#failure = undefined;
+      this.#told = true;
       return Promise.resolve();
     }
     const quiet = new Promise<void>((resolve) => this.#ends.push(resolve));
@@ -104,12 +105,11 @@ export abstract class Stream implements Reader {
     return quiet;
   }
 
-  /** Resolves when the operation is over; gives what it failed with. */
-  protected async end(): Promise<unknown> {
+  /** Resolves when the operation is over; gives what it failed with, however often it is asked. */
+  protected async end(): Promise<{ error: unknown } | undefined> {
     if (!this.#over) await new Promise<void>((resolve) => this.#ends.push(resolve));
-    const failure = this.#failure;
-    this.#failure = undefined;
-    return failure?.error;
+    this.#told = true;
+    return this.#failure;
   }
 
   protected get isLeft(): boolean {
@@ -240,8 +240,8 @@ export abstract class Stream implements Reader {
 
   /** What is said when no step follows: the error once, then the end. */
   #last(): Promise<Result> {
-    const failure = this.#failure;
-    this.#failure = undefined;
+    const failure = this.#told ? undefined : this.#failure;
+    this.#told = true;
     return failure === undefined || this.#left ? Promise.resolve({ value: undefined, done: true }) : Promise.reject(failure.error);
   }
 

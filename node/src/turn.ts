@@ -3,6 +3,7 @@
 import { AsyncResource } from "node:async_hooks";
 import type { Batch } from "./batch";
 import { InternalError } from "./errors";
+import { strictJson } from "./json";
 import { ApprovalAt, ApprovalWithdrawnAt, Kind, SendingAt, ToolCallAt, ToolCancelAt } from "./layout";
 import type { Shell } from "./shell";
 import {
@@ -135,15 +136,15 @@ export class TurnCore extends Stream {
     const { onApproval, onSending, onReceived } = setup.handlers;
     const runsCode = !setup.tools.isEmpty || (onApproval ?? onSending ?? onReceived) !== undefined;
     this.#scope = runsCode ? new AsyncResource("BrocaTurn") : undefined;
-    this.begin(options.signal, (reader) => shell.command(JSON.stringify({ send: { message } }), reader, options.trace));
+    this.begin(options.signal, (reader) => shell.command(strictJson({ send: { message } }, "the message"), reader, options.trace));
     if (!this.isOver) setup.turns.add(this);
   }
 
   async reply(): Promise<Reply> {
     this.#unattended = true;
     this.drain();
-    const error = await this.end();
-    if (error !== undefined) throw error;
+    const failure = await this.end();
+    if (failure !== undefined) throw failure.error;
     if (this.#reply === undefined) throw new InternalError("the turn ended without a reply");
     return this.#reply;
   }

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import * as broca from "@broca/sdk";
 import { BrocaError, Client, ConnectError, InvalidArgumentError, TransportError, UsageError } from "@broca/sdk";
-import { HOME, calling, madeUp, run, saying } from "./service";
+import { HOME, calling, eventLine, madeUp, run, saying } from "./service";
 
 const PACKAGE = join(HOME, "node_modules", "@broca", "sdk");
 
@@ -44,6 +44,7 @@ test("instanceof knows the classes of another copy of the package, and nothing e
   class Mine extends TransportError {}
   assert.ok(new Mine("why") instanceof Mine && new Mine("why") instanceof TransportError);
   assert.ok(!(new TransportError("why") instanceof Mine));
+  assert.ok(other.content() instanceof broca.Content && !(({ blocks: [] }) instanceof broca.Content));
   rmSync(folder, { recursive: true });
 });
 
@@ -85,11 +86,38 @@ test("what is wrong with a call itself is thrown by the first step", async () =>
   const turn = session.send(7 as never);
   await assert.rejects(turn.next(), InvalidArgumentError);
   assert.deepEqual(await turn.next(), { value: undefined, done: true });
-  await assert.rejects(session.ask(undefined as never), InvalidArgumentError);
+  const circular: { self?: object } = {};
+  circular.self = circular;
+  for (const message of [undefined, 7n, { role: "user", content: [{ type: "x", number: 7n }] }, circular, { role: "user", content: [{ type: "x", number: NaN }] }]) {
+    await assert.rejects(session.ask(message as never), InvalidArgumentError);
+  }
+  await assert.rejects(session.ask("x", { trace: { traceparent: 7 } as never }), InvalidArgumentError);
   assert.throws(() => broca.tool({ name: "x", input: { type: "string" } }), InvalidArgumentError);
   await assert.rejects(new Client(fake.url, { key: "k" }).open({ tools: [broca.tool({ name: "a" }), broca.tool({ name: "a" })] }), /two tools/);
   await session.leave();
   await fake.stop();
+});
+
+test("reply says what the turn failed with, however often and in whatever order it is asked", async () => {
+  const fake = await madeUp((call) => call.response.end());
+  const session = await new Client(fake.url, { key: "k", cancelTimeoutMs: 50 }).open();
+  const turn = session.send("x");
+  for (const outcome of await Promise.allSettled([turn.reply(), turn.reply()])) {
+    assert.ok(outcome.status === "rejected" && outcome.reason instanceof broca.StreamEndedEarlyError);
+  }
+  await assert.rejects(turn.reply(), broca.StreamEndedEarlyError);
+  assert.deepEqual(await turn.next(), { value: undefined, done: true });
+  const looped = session.send("x");
+  await assert.rejects(async () => { for await (const _ of looped); }, broca.StreamEndedEarlyError);
+  await assert.rejects(looped.reply(), broca.StreamEndedEarlyError);
+  await session.leave();
+  await fake.stop();
+
+  const hanging = await madeUp((call) => call.line(eventLine(1)));
+  const left = (await new Client(hanging.url, { key: "k", cancelTimeoutMs: 50 }).open()).send("x");
+  for await (const _ of left) break;
+  await assert.rejects(left.reply(), broca.CancelledError);
+  await hanging.stop();
 });
 
 test("an error of a panic is a PanicError, and only its session is lost", async () => {
