@@ -86,7 +86,7 @@ function load(): Native {
 
 /** Says in one sentence when two versions met. */
 function check(found: Native, from: string): void {
-  const wanted = (JSON.parse(readFileSync(join(__dirname, "..", "package.json"), "utf8")) as { version: string }).version;
+  const wanted = (require("../package.json") as { version: string }).version; // a literal name: a bundle holds it, too
   const version = found.version();
   if (version !== wanted || found.layoutVersion() !== LAYOUT_VERSION) {
     throw new VersionMismatchError(
@@ -113,28 +113,32 @@ function isMusl(): boolean {
   return report !== undefined && report.header?.glibcVersionRuntime === undefined;
 }
 
-/** Literal names, so that bundlers see them. */
+/** Literal names, so that bundlers see them; within `try`, so that they pass over those that are not installed. */
 function requireOf(target: string): Native {
-  switch (target) {
-    case "linux-x64-gnu":
-      return require("@broca/linux-x64-gnu") as Native;
-    case "linux-x64-musl":
-      return require("@broca/linux-x64-musl") as Native;
-    case "linux-arm64-gnu":
-      return require("@broca/linux-arm64-gnu") as Native;
-    case "linux-arm64-musl":
-      return require("@broca/linux-arm64-musl") as Native;
-    case "darwin-x64":
-      return require("@broca/darwin-x64") as Native;
-    case "darwin-arm64":
-      return require("@broca/darwin-arm64") as Native;
-    case "win32-x64-msvc":
-      return require("@broca/win32-x64-msvc") as Native;
-    case "win32-arm64-msvc":
-      return require("@broca/win32-arm64-msvc") as Native;
-    default:
-      throw new Error("there is no package for this platform");
+  try {
+    switch (target) {
+      case "linux-x64-gnu":
+        return require("@broca/linux-x64-gnu") as Native;
+      case "linux-x64-musl":
+        return require("@broca/linux-x64-musl") as Native;
+      case "linux-arm64-gnu":
+        return require("@broca/linux-arm64-gnu") as Native;
+      case "linux-arm64-musl":
+        return require("@broca/linux-arm64-musl") as Native;
+      case "darwin-x64":
+        return require("@broca/darwin-x64") as Native;
+      case "darwin-arm64":
+        return require("@broca/darwin-arm64") as Native;
+      case "win32-x64-msvc":
+        return require("@broca/win32-x64-msvc") as Native;
+      case "win32-arm64-msvc":
+        return require("@broca/win32-arm64-msvc") as Native;
+      default:
+    }
+  } catch (cause) {
+    throw new Error(reason(cause), { cause });
   }
+  throw new Error("there is no package for this platform");
 }
 
 function reason(error: unknown): string {

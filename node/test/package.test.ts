@@ -29,6 +29,16 @@ test("nothing runs at installation, and nothing else is installed", () => {
   assert.ok(readdirSync(PACKAGE).every((name) => /^(dist|README\.md|package\.json|broca\..*\.node)$/.test(name)));
 });
 
+test("a bundler may pass over native packages that are not installed", () => {
+  const lines = readFileSync(join(PACKAGE, "dist", "native.js"), "utf8").split("\n");
+  const guarded = lines.slice(lines.findIndex((line) => line.includes("function requireOf")));
+  const first = guarded.findIndex((line) => line.includes('require("@broca/'));
+  const last = guarded.map((line) => line.includes('require("@broca/')).lastIndexOf(true);
+  const opened = guarded.findIndex((line) => /^\s*try \{/.test(line));
+  const closed = guarded.findIndex((line) => /^\s*\}?\s*catch\b/.test(line));
+  assert.ok(first > 0 && opened < first && opened >= 0 && last < closed, `${[opened, first, last, closed]}`);
+});
+
 /** A copy of the package that may be spoilt. */
 function copy(spoil: (folder: string) => void): string {
   const folder = mkdtempSync(join(tmpdir(), "broca-package-"));
