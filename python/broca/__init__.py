@@ -4,6 +4,8 @@
 `broca.steps`, `broca.errors` and `broca.tools`; the names that a program needs every day are here.
 """
 
+# First, because everything else needs what it looks for.
+from . import _native as _native
 from . import errors
 from ._core import SavedSession
 from ._options import ClientOptions
