@@ -80,7 +80,7 @@ class BrocaError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (type(self), self.message, self.retry, self.details)
+        return _rebuilt, (type(self), self.message), self.__dict__
 
     def _detail(self, name: str, default: Any = None) -> Any:
         return (self.details or {}).get(name, default)
@@ -412,5 +412,9 @@ def _of(code: int, message: str, retry: Retry, details: str | None) -> BrocaErro
     return row(message, retry=retry, details=None if details is None else json.loads(details))
 
 
-def _rebuilt(row: type[BrocaError], message: str, retry: Retry, details: dict[str, Any] | None) -> BrocaError:
-    return row(message, retry=retry, details=details)
+def _rebuilt(row: type[BrocaError], message: str) -> BrocaError:
+    """An error as it was stored. The rest of it comes as its state: a class of the application, with arguments of its
+    own, is not made again."""
+    error = row.__new__(row, message)
+    BrocaError.__init__(error, message)
+    return error

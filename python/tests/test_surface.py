@@ -8,6 +8,11 @@ import dataclasses
 import inspect
 import pathlib
 import pickle
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
 import types
 from typing import Any
 
@@ -176,6 +181,43 @@ def test_errors_can_be_stored(code: int) -> None:
     assert type(again) is type(error) and str(again) == "what was wrong"
     assert (again.code, again.kind, again.retry) == (error.code, error.kind, error.retry)
     assert again.details == {"status": 404, "n": 9007199254740993}
+
+
+class ErrorOfTheApplication(errors.ApiError):
+    def __init__(self, order: int, where: str) -> None:
+        super().__init__(f"order {order} was refused", details={"status": 409})
+        self.where = where
+
+
+def test_errors_of_the_application_can_be_stored() -> None:
+    error = ErrorOfTheApplication(7, "warehouse")
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is ErrorOfTheApplication
+        assert (str(again), again.args, again.where, again.status) == (str(error), error.args, "warehouse", 409)
+
+
+WRONG = {"features": "display", "tool_threads": "4", "ssl_context": "system", "no_such_option": 1}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_options_that_cannot_be_used_are_refused_by_name(name: str) -> None:
+    for client in (broca.Client, broca.AsyncClient):
+        with pytest.raises(errors.InvalidArgumentError, match=name):
+            client("http://127.0.0.1:1", "k", **{name: WRONG[name]})
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["missing", "of another platform"])
+def test_a_native_module_that_cannot_be_loaded_is_named_with_the_platform(tmp_path: pathlib.Path, broken: bool) -> None:
+    native = pathlib.Path(_broca.__file__)
+    shutil.copytree(native.parent, tmp_path / "broca", ignore=shutil.ignore_patterns(native.name, "__pycache__"))
+    if broken:
+        (tmp_path / "broca" / native.name).write_bytes(b"no library")
+    told = subprocess.run([sys.executable, "-c", "import broca"], cwd=tmp_path, capture_output=True, text=True)
+    last = told.stderr.splitlines()[-1]
+    assert told.returncode == 1 and last.startswith("ImportError: the native module of broca cannot be loaded by")
+    for word in (platform.python_version(), sysconfig.get_platform(), str(tmp_path), "_broca."):
+        assert word in last
+    assert ("found none" in last) is not broken
 
 
 def test_nothing_private_is_shown() -> None:
