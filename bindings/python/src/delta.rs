@@ -35,11 +35,13 @@ impl TextDelta {
         ("delta", "message_id")
     }
 
+    /// The piece itself.
     #[getter]
     fn delta(&self, py: Python<'_>) -> Py<PyString> {
         self.delta.clone_ref(py)
     }
 
+    /// The message that it becomes part of.
     #[getter]
     fn message_id(&self, py: Python<'_>) -> Py<PyString> {
         self.message_id.clone_ref(py)

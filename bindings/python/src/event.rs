@@ -77,21 +77,25 @@ impl Event {
         ("type", "payload")
     }
 
+    /// The event's id: the cursor just after it.
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.fresh(py, event::id)
     }
 
+    /// The type, such as `server.message.send`; types of a newer service come too.
     #[getter]
     fn r#type<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.repeated(py, event::event_type)
     }
 
+    /// The session it belongs to.
     #[getter]
     fn session_id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.repeated(py, event::session_id)
     }
 
+    /// The id of the client key that caused it; `None` when the service did.
     #[getter]
     fn client_key_id<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyString>>> {
         guarded(py, || {
@@ -101,21 +105,25 @@ impl Event {
         })
     }
 
+    /// When it was logged: UTC, ISO 8601 with milliseconds and `Z`.
     #[getter]
     fn created_at<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.fresh(py, event::created_at)
     }
 
+    /// What the event says, decoded at each access.
     #[getter]
     fn payload<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         guarded(py, || decode(py, self.text(py, event::payload)?))
     }
 
+    /// The payload as JSON text, exactly as it came.
     #[getter]
     fn payload_json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.fresh(py, event::payload)
     }
 
+    /// The whole event as JSON text, exactly as it came.
     #[getter]
     fn json<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyString>> {
         self.fresh(py, event::raw)
