@@ -53,9 +53,10 @@ class Wake:
         try:
             while True:
                 wake = cls._spare.pop()
-                # A pair that was made before a fork is the parent's, too.
                 if wake._forks == core.Process.forks:
                     return wake
+                # A pair that was made before a fork is the parent's, too; this end of it is in nobody's way there.
+                wake.close()
         except IndexError:
             return cls()
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -22,7 +23,7 @@ import pytest
 from async_service import Answer, Asked, Script, Service, calling, endless
 
 import broca
-from broca import errors
+from broca import _sync_wire, errors
 
 TESTS = pathlib.Path(__file__).resolve().parent
 SESSIONS = int(os.environ.get("BROCA_FLAT_SESSIONS", "2000"))
@@ -111,7 +112,7 @@ class TestFork:
             """
             import os, sys
             import broca
-            from broca import errors
+            from broca import _sync_wire, errors
             from async_service import Service, endless
 
             url = sys.argv[1]
@@ -149,6 +150,8 @@ class TestFork:
             """,
             self._service.url,
             "0",
+            # What the parent keeps for its own waits is not left lying about in the child, with a warning.
+            flags=("-X", "dev"),
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.split("\n")[:2] == ["refused 10", "parent goes on"]
@@ -220,6 +223,28 @@ class TestSignals:
                         assert isinstance(error, (errors.TransportError, errors.StreamEndedEarlyError)), repr(error)
             assert interrupted > 10
             assert self.settled(session) == "counted"
+
+    def test_an_interrupted_connect_leaves_no_socket_and_is_made_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[weakref.ref[socket.socket]] = []
+        closed: list[bool] = []
+
+        class Interrupted(socket.socket):
+            def connect_ex(self, address: Any) -> int:
+                if not made:
+                    made.append(weakref.ref(self))
+                    raise KeyboardInterrupt
+                return super().connect_ex(address)
+
+            def close(self) -> None:
+                closed.append(bool(made) and made[0]() is self)
+                super().close()
+
+        with Service() as service, client_of(service) as client:
+            monkeypatch.setattr(_sync_wire.socket, "socket", Interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.open()
+            assert any(closed)
+            assert client.open().ask("hello").text == "hello"
 
     def settled(self, session: broca.Session) -> str:
         """What a turn comes to, once the losses of before are behind."""
