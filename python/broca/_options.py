@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._json import compact
@@ -11,7 +12,7 @@ from ._version import __version__
 from .errors import InvalidArgumentError, TlsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["ClientOptions", "Options"]
 
@@ -95,6 +96,9 @@ class Options:
         if not isinstance(url, str) or not isinstance(key, str):
             raise InvalidArgumentError("the address of the service and the client key are texts")
         given = {name: value for name, value in options.items() if value is not None}
+        for name, value in given.items():
+            if not _fits(name, value):
+                raise InvalidArgumentError(f"the option {name} cannot be of {type(value).__name__}; see ClientOptions")
         engine = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_ENGINE}
         if "features" in engine:
             if isinstance(engine["features"], str):
@@ -139,6 +143,21 @@ class Options:
 
     def __repr__(self) -> str:
         return f"Options({self.url!r})"
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether it can be said to the engine at all; that checks the rest."""
+    if name == "features":
+        return not isinstance(value, str) and isinstance(value, Iterable) and all(isinstance(f, str) for f in value)
+    if name == "environment":
+        return isinstance(value, Mapping)
+    if name == "ssl_context":
+        return isinstance(value, ssl.SSLContext)
+    if name == "hooks":
+        return isinstance(value, bool)
+    if name in ("client_version", "user_agent"):
+        return isinstance(value, str)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _proxy_variables(source: Mapping[str, str]) -> dict[str, str]:
