@@ -75,5 +75,13 @@ class Pool:
                         self._threads -= 1
                         return
                 job = self._jobs.popleft()
-            job()
+            ended = False
+            try:
+                job()
+                ended = True
+            finally:
+                if not ended:
+                    # The thread ends with what the job raised; another one can take its place.
+                    with self._lock:
+                        self._threads -= 1
             del job
