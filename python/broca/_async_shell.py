@@ -28,6 +28,7 @@ from ._core import (
     START_TLS,
     TIMER,
     WRITE,
+    Answering,
     Process,
     close_reason,
     log,
@@ -58,7 +59,7 @@ def _read_buffer(loop: asyncio.AbstractEventLoop) -> bytearray:
     return buffer
 
 
-class Shell:
+class Shell(Answering):
     """One session's engine, its connections, and who waits for its operations."""
 
     __slots__ = (

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING
 
-from ._core import BURST, NOBODY_TO_ASK, NOBODY_TO_RUN, Process, logger
+from ._core import BURST, NOBODY_TO_ASK, NOBODY_TO_RUN, NotCopied, Process, logger
 from .errors import BrocaError, CancelledError, InternalError, TimeoutError
 from .steps import Approval, Cursor, Done, Event, Gap, Reply, Sending, Step, ToolCall
 
@@ -36,7 +36,7 @@ class Attached:
         self.shell.leave_soon()
 
 
-class AsyncTurn:
+class AsyncTurn(NotCopied):
     """A turn under way: an asynchronous iterator of steps. It ends after `Done`, or raises what the turn failed with.
 
     Tools are started while the turn is iterated, as soon as their calls come, and answer by themselves. Everything
@@ -230,7 +230,7 @@ class AsyncTurn:
             self._span.end(None)
 
 
-class AsyncSubscription:
+class AsyncSubscription(NotCopied):
     """A session's events as they happen: an asynchronous iterator that outlives its connections.
 
     It ends with the session. Every event comes once and in order; what cannot be had is a visible `Gap`. Dropped, it

@@ -17,7 +17,7 @@ import ssl
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, ClassVar
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, NoReturn
 
 from . import errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
@@ -51,6 +51,8 @@ from .steps import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from typing_extensions import Self, SupportsIndex
 
     from ._options import Options
     from .tools import ToolSet
@@ -157,6 +159,33 @@ class Opened:
     profile: Any
     features: tuple[str, ...]
     meta: dict[str, Any]
+
+
+class NotCopied:
+    """What holds sockets: it lives once. A copy would end the original's work when it is dropped, and the key must not
+    be in a pickle."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} holds connections and is neither copied nor pickled: "
+            "store what Session.saved() gives, and join the session with a client made there"
+        )
+
+
+class Answering:
+    """Who takes the answers to steps. A copy of a step, such as ``dataclasses.asdict`` makes, answers to the same."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a step that waits for an answer belongs to its session and is not pickled: store its own fields"
+        )
 
 
 class StepReader:

@@ -74,7 +74,7 @@ class Holder(Protocol):
     op: int
 
 
-class Driver(Links):
+class Driver(Links, core.Answering):
     """What every handle of a session shares: the engine, its connections, and who waits for which operation."""
 
     def __init__(self, options: Options, *, hooks: bool = False) -> None:

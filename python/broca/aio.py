@@ -27,6 +27,7 @@ from ._async_beside import ApprovalHandler, Beside, Hooks, ReceivedHandler, Send
 from ._async_shell import Shell
 from ._async_turn import AsyncSubscription, AsyncTurn, Attached
 from ._core import (
+    NotCopied,
     Opened,
     Process,
     SavedSession,
@@ -66,7 +67,7 @@ __all__ = [
 ]
 
 
-class AsyncClient:
+class AsyncClient(NotCopied):
     """A service and a key: where sessions come from.
 
     ``url``: ``http://host:port`` or ``https://…``. ``key``: the client key. The options are those of `ClientOptions`.
@@ -195,7 +196,7 @@ class AsyncClient:
         return AsyncSession(self, attached, opened(finished), tools or ToolSet((), asynchronous=True), hooks)
 
 
-class AsyncSession:
+class AsyncSession(NotCopied):
     """A session, as one of its drivers or as an observer. Made by `AsyncClient.open`, `join` and `observe`."""
 
     def __init__(self, client: AsyncClient, attached: Attached, opened: Opened, tools: ToolSet, hooks: Hooks) -> None:

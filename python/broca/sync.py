@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from . import tracing
 from ._core import (
     NOBODY_TO_RUN,
+    NotCopied,
     Opened,
     Process,
     SavedSession,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Session", "Subscription", "Turn"]
 
 
-class Client:
+class Client(NotCopied):
     """A service and a key: where sessions come from.
 
     ``url``: ``http://host:port`` or ``https://…``. ``key``: the client key. The options are those of `ClientOptions`.
@@ -178,7 +179,7 @@ class Client:
         return Session(driver, self, opened(finished), tools or ToolSet((), asynchronous=False), hooks)
 
 
-class Session:
+class Session(NotCopied):
     """A session, as one of its drivers or as an observer. Made by `Client.open`, `join` and `observe`."""
 
     def __init__(self, driver: Driver, client: Client, opened: Opened, tools: ToolSet, hooks: Hooks) -> None:
@@ -306,7 +307,7 @@ class Session:
         return self._tools.runnable(name) is not None
 
 
-class Turn:
+class Turn(NotCopied):
     """A turn under way: an iterator of steps that ends after `Done`, or raises what the turn failed with.
 
     Tools are started while the turn is iterated, as soon as their calls come, and answer by themselves. Everything
@@ -437,7 +438,7 @@ class Turn:
         self._span.end(None)
 
 
-class Subscription:
+class Subscription(NotCopied):
     """A session's events as they happen: an iterator that outlives its connections and ends with the session.
 
     Every event comes once and in order; what cannot be had is a visible `Gap`. Dropped, it ends.

@@ -33,6 +33,8 @@ from ._json import wire_value
 from .errors import InvalidArgumentError, ToolError, UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import SupportsIndex
+
     from ._schema import Arguments
 
 P = ParamSpec("P")
@@ -291,6 +293,23 @@ class Tool(Generic[P, R]):
         bound._function = functools.partial(self._function, instance)
         functools.update_wrapper(bound._function, self._function, updated=())
         return bound
+
+    def __copy__(self) -> Tool[P, R]:
+        made: Tool[P, R] = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """By its name, as functions are pickled: the name of the function is the tool's now. Where a module cannot be
+        imported by others (a notebook), by value, for picklers that take functions so."""
+        name: str = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
+        if name and found is not None and found is not sys.modules.get("__main__"):
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is self:
+                return name
+        return super().__reduce_ex__(protocol)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._in_class = self._binding == "instance"
