@@ -300,15 +300,16 @@ export class VersionMismatchError extends BrocaError {
   static override readonly retry: Retry = "unsafe";
 }
 
-for (const row of [
+// The names are keys here, because a bundler may rename the classes themselves.
+for (const [name, row] of Object.entries({
   UsageError, InvalidArgumentError, ClosedError, ForkedError, TransportError, ConnectError, TlsError, IoError,
   TimeoutError, StreamEndedEarlyError, LineTooLongError, LaggedError, ProtocolError, MalformedError,
   UnsupportedVersionError, LimitError, HandshakeError, NotBrocaError, ApiError, UnauthorizedError,
   SessionClosedError, ToolNotAllowedError, RpcError, DriverNotRegisteredError, TurnInProgressError,
   InvalidParamsError, ProvidersFailedError, LoopLimitError, ToolError, UnknownToolError, ToolTimeoutError,
   HookError, ApprovalDeniedError, CancelledError, InternalError, PanicError, VersionMismatchError,
-]) {
-  Object.defineProperty(row.prototype, "name", { value: row.name, configurable: true, writable: true });
+})) {
+  Object.defineProperty(row.prototype, "name", { value: name, configurable: true, writable: true });
   classes.set(row.code, row);
 }
 Object.defineProperty(BrocaError.prototype, "name", { value: "BrocaError", configurable: true, writable: true });

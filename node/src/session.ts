@@ -12,7 +12,7 @@ import { Turn, TurnCore, type Handlers, type SendOptions, type TurnSetup } from 
 /** What a session is opened with. */
 export interface SessionOptions extends Handlers {
   /** Tools of this program. */
-  tools?: readonly Tool[];
+  tools?: readonly Tool[] | undefined;
   /** Gives up opening. */
   signal?: AbortSignal | undefined;
 }

@@ -82,24 +82,24 @@ export interface ToolContext {
 /** What tool() is told. */
 export interface ToolOptions<S extends JsonSchema | StandardSchema> {
   name: string;
-  description?: string;
+  description?: string | undefined;
   /** The arguments: a JSON Schema of an object, or a Standard Schema validator. */
-  input?: S;
+  input?: S | undefined;
   /** The JSON Schema, for a validator that cannot write its own. */
-  inputSchema?: JsonSchema;
+  inputSchema?: JsonSchema | undefined;
   /** Never runs beside another sequential tool. */
-  sequential?: boolean;
+  sequential?: boolean | undefined;
   /** A call that takes longer is answered as timed out, and told to stop. */
-  timeoutMs?: number;
+  timeoutMs?: number | undefined;
   /** Ask before each call. */
-  approval?: boolean;
+  approval?: boolean | undefined;
   /** What an approval may narrow, by JSON pointer. */
-  narrow?: Record<string, NarrowRule>;
+  narrow?: Record<string, NarrowRule> | undefined;
   /**
    * What runs. A text goes to the model as it is, `content(…)` as content blocks, everything else as JSON text. Left out, each
    * call is a step for the application to answer.
    */
-  run?: (args: ArgumentsOf<S>, context: ToolContext) => unknown;
+  run?: ((args: ArgumentsOf<S>, context: ToolContext) => unknown) | undefined;
 }
 
 /** A tool of this program. */
