@@ -10,61 +10,61 @@ export interface ClientOptions {
   /** The client key. */
   key: string;
   /** A version text of the application, shown in the session's log. */
-  clientVersion?: string;
+  clientVersion?: string | undefined;
   /** The `User-Agent` header. Default `broca/VERSION`. */
-  userAgent?: string;
+  userAgent?: string | undefined;
   /** Features to ask for where the service has them. Default: all. */
-  features?: readonly string[];
+  features?: readonly string[] | undefined;
   /** The longest line of a stream. Default 16 MiB. */
-  maxLineBytes?: number;
+  maxLineBytes?: number | undefined;
   /** The largest answer of a REST call. Default 64 MiB. */
-  maxAnswerBytes?: number;
+  maxAnswerBytes?: number | undefined;
   /** Time to find the host's addresses and to connect. Default 10 s. */
-  connectTimeoutMs?: number;
+  connectTimeoutMs?: number | undefined;
   /** Time from the request to the head of its answer. Default 30 s. */
-  headTimeoutMs?: number;
+  headTimeoutMs?: number | undefined;
   /** Time for a whole REST call. Default 60 s. */
-  restTimeoutMs?: number;
+  restTimeoutMs?: number | undefined;
   /** Silence on a stream after which it counts as dead. Default: never, silence is normal. */
-  silenceTimeoutMs?: number;
+  silenceTimeoutMs?: number | undefined;
   /** Time for an answer to a cancel before the stream is dropped. Default 5 s. */
-  cancelTimeoutMs?: number;
+  cancelTimeoutMs?: number | undefined;
   /** Delay before the next address is tried beside the first. Default 250 ms. */
-  eyeballsDelayMs?: number;
+  eyeballsDelayMs?: number | undefined;
   /** A message is not sent on a connection that was idle for longer. Default 4 s. */
-  idleReuseMs?: number;
+  idleReuseMs?: number | undefined;
   /** An idle connection is closed after this time. Default 60 s. */
-  idleCloseMs?: number;
+  idleCloseMs?: number | undefined;
   /** Connections at once; one more is always there for cancelling. Default 6. */
-  maxConnections?: number;
+  maxConnections?: number | undefined;
   /** Bytes of steps that wait for the application before display pieces are dropped, with a gap. Default 1 MiB. */
-  deltaBufferBytes?: number;
+  deltaBufferBytes?: number | undefined;
   /** Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB. */
-  stepBufferBytes?: number;
-  /** Tools that run at once. */
-  concurrentTools?: number;
+  stepBufferBytes?: number | undefined;
+  /** Tools of one session that run at once. Default 16. */
+  concurrentTools?: number | undefined;
   /** How long a paused turn waits for its results, where the service does not say. Default 120 s. */
-  pauseMs?: number;
+  pauseMs?: number | undefined;
   /** How long a tool that is told to stop may take. Default 2 s. */
-  cancelGraceMs?: number;
-  /** Bytes of results that are kept until the service has taken them. */
-  resultsBytes?: number;
-  /** The first delay before a lost subscription is taken up again. */
-  reconnectFirstDelayMs?: number;
-  /** The longest such delay. */
-  reconnectMaxDelayMs?: number;
+  cancelGraceMs?: number | undefined;
+  /** Bytes of the results of one pause together, since they travel in one request; the largest make way for a word about it. Default 16 MiB. */
+  resultsBytes?: number | undefined;
+  /** The first delay before a lost subscription is taken up again, doubled at each failure. Default 100 ms. */
+  reconnectFirstDelayMs?: number | undefined;
+  /** The longest such delay. Default 10 s. */
+  reconnectMaxDelayMs?: number | undefined;
   /** Failures in a row after which a subscription gives up. Default: never. */
-  reconnectMaxFailures?: number;
+  reconnectMaxFailures?: number | undefined;
   /** Show each message before it leaves and each answer, as steps. Default off; handlers switch it on. */
-  hooks?: boolean;
+  hooks?: boolean | undefined;
   /** Time for the answer to a `sending` step. Default 30 s. */
-  hookTimeoutMs?: number;
+  hookTimeoutMs?: number | undefined;
   /** Whom TLS trusts and what it shows: options of `tls.connect`, such as `ca`. */
-  tls?: ConnectionOptions;
+  tls?: ConnectionOptions | undefined;
   /** Proxy variables (`https_proxy`, `no_proxy` …) to obey; default those of process.env; false: none. */
-  environment?: Record<string, string | undefined> | false;
+  environment?: Record<string, string | undefined> | false | undefined;
   /** Gets log records: never keys, never payloads. */
-  onLog?: (record: LogRecord) => void;
+  onLog?: ((record: LogRecord) => void) | undefined;
 }
 
 /** Variables that have to do with proxies. */

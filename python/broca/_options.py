@@ -23,7 +23,7 @@ class ClientOptions(TypedDict, total=False):
     client_version: str
     """A version text of the application, shown in the session's log."""
     user_agent: str
-    """The ``User-Agent`` header."""
+    """The ``User-Agent`` header. Default ``broca-python/VERSION``."""
     features: Sequence[str]
     """Features to ask for where the service has them. Default: all."""
     max_line_bytes: int
@@ -53,17 +53,18 @@ class ClientOptions(TypedDict, total=False):
     step_buffer_bytes: int
     """Bytes of steps that wait before the socket is left unread. Default 64 MiB."""
     concurrent_tools: int
-    """Tools of one session that run at once."""
+    """Tools of one session that run at once. Default 16."""
     pause_ms: int
     """Time for tools where the service does not say. Default 120 s."""
     cancel_grace_ms: int
     """Time for tools to stop when their turn is cancelled. Default 2 s."""
     results_bytes: int
-    """Bytes of results that are kept until the turn is over."""
+    """Bytes of the results of one pause together, since they travel in one request; the largest make way for a word
+    about it. Default 16 MiB."""
     reconnect_first_delay_ms: int
-    """Delay before a lost subscription is taken up again, doubled at each failure."""
+    """Delay before a lost subscription is taken up again, doubled at each failure. Default 100 ms."""
     reconnect_max_delay_ms: int
-    """The longest such delay."""
+    """The longest such delay. Default 10 s."""
     reconnect_max_failures: int
     """Failures in a row after which a subscription gives up. Default: never."""
     hooks: bool
