@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the sans-I/O crates are sans I/O, and that what ships forbids unsafe code.
+"""Checks that the sans-I/O crates are sans I/O, that every library reads JSON alike, and that what ships forbids unsafe
+code.
 
 The list below is everything the protocol and the engine may stand on. A crate that is not on it
 fails the gate: it may be a fine crate, but whether it opens files, reads clocks or draws random
@@ -8,6 +9,7 @@ numbers has to be looked at once, and written down here.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -32,6 +34,9 @@ SANS_IO = [
     ("broca-bridge", []),
 ]
 
+# Every library that a language loads, and whoever reads JSON beside them.
+SAME_JSON = ["broca-capi", "broca-python", "broca-node", "broca-server"]
+
 NO_UNSAFE = ["broca-proto", "broca", "broca-server", "broca-cli", "broca-chaos"]
 
 
@@ -54,6 +59,15 @@ def impure(crate, features):
     return sorted(names - ALLOWED.keys() - own)
 
 
+def json_features(crate):
+    """What is switched on in serde_json below `crate`, by whatever else stands on it."""
+    tree = cargo(
+        "tree", "--quiet", "--package", crate, "--edges", "normal,features", "--invert", "serde_json",
+        "--target", "all", "--prefix", "none",
+    )
+    return set(re.findall(r'^serde_json feature "(\w+)"', tree, re.MULTILINE))
+
+
 def crate_roots():
     """(crate, root file) of every library and program that must forbid unsafe code."""
     found = json.loads(cargo("metadata", "--no-deps", "--format-version", "1"))
@@ -73,6 +87,11 @@ def main():
                 f"{crate} ({' '.join(features)}) stands on {name}, which is not on the list of"
                 " scripts/purity.py: keep it out, or list it there with the reason"
             )
+    # A feature that some other crate needs would have one language read numbers as no other does.
+    wanted = json_features("broca-proto")
+    for crate in SAME_JSON:
+        for feature in sorted(json_features(crate) ^ wanted):
+            faults.append(f"serde_json has the feature {feature} in {crate} or in broca-proto, but not in both")
     for crate, path in crate_roots():
         lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
         if "#![forbid(unsafe_code)]" not in lines:
