@@ -299,7 +299,7 @@ class AsyncSession(NotCopied):
         await self._attached.shell.leave_all()
 
     async def close(self) -> None:
-        """Closes the session for everybody. One that is closed already is no error."""
+        """Closes the session for everybody. One that is closed already is no error. Its connections go with `leave`."""
         _, finished = await self._shell().run('{"close":{}}')
         expect(finished, "closed")
 

@@ -288,7 +288,7 @@ class Session(NotCopied):
         self._driver.leave_all()
 
     def close(self) -> None:
-        """Closes the session for everybody, and lets go of it. One that is closed already is no error."""
+        """Closes the session for everybody. One that is closed already is no error. Its connections go with `leave`."""
         _, finished = run(self._driver, '{"close":{}}', "Session.close")
         expect(finished, "closed")
 
