@@ -7,6 +7,7 @@
 
 import { inspect } from "node:util";
 import { Batch } from "./batch";
+import { InvalidArgumentError } from "./errors";
 import { json } from "./json";
 import {
   ApprovalAt, DeltaAt, DoneAt, EventAt, GapAt, NotificationAt, ReceivedAt, SendingAt, StatusAt, ToolCallAt,
@@ -392,7 +393,11 @@ export class Approval extends Call {
   /** Answers with a decision made elsewhere. */
   decide(decision: Decision): boolean {
     if (decision === "allow") return this.allow();
-    return "narrowed" in decision ? this.allowNarrowed(decision.narrowed) : this.deny(decision.deny);
+    if (typeof decision === "object" && decision !== null) {
+      if ("narrowed" in decision) return this.allowNarrowed(decision.narrowed);
+      if ("deny" in decision) return this.deny(decision.deny);
+    }
+    throw new InvalidArgumentError('a decision is "allow", { narrowed } or { deny }');
   }
 }
 

@@ -289,7 +289,8 @@ export class TurnCore extends Stream {
         const decision = await handler(approval);
         if (decision === undefined) approval.deny("the approval handler did not decide"); // changes nothing if it answered itself
         else approval.decide(decision);
-      } catch {
+      } catch (error) {
+        process.emitWarning(`the onApproval handler failed: ${failureText(error)}`, "BrocaWarning");
         approval.deny("the approval handler failed");
       }
     };

@@ -94,6 +94,29 @@ test("callback_throws: whatever handlers throw, nothing is unhandled", async () 
   await fake.stop();
 });
 
+test("an approval handler that throws or does not decide denies, and is heard of", async () => {
+  const results: string[] = [];
+  const fake = await madeUp((call) => {
+    const said = call.params.message.content;
+    if (typeof said !== "string") results.push(JSON.stringify(said));
+    call.result(typeof said === "string" ? calling("t", {}) : saying("ok"));
+  });
+  const { code, out, err } = await run(`
+    import { Client, tool } from "@broca/sdk";
+    const t = tool({ name: "t", approval: true, run: () => "it ran" });
+    for (const onApproval of [() => { throw new RangeError("mine"); }, () => true, () => {}]) {
+      const session = await new Client("${fake.url}", { key: "k" }).open({ tools: [t], onApproval });
+      console.log((await session.ask("x")).text);
+    }`);
+  assert.deepEqual([code, out], [0, "ok\nok\nok\n"], err);
+  assert.match(err, /onApproval handler failed: RangeError: mine/);
+  assert.match(err, /onApproval handler failed: .*a decision is "allow"/);
+  assert.equal(results.length, 3);
+  for (const result of results) assert.match(result, /denied/);
+  assert.match(results[2] as string, /did not decide/);
+  await fake.stop();
+});
+
 test("callback_reenters: a tool may use its own session and others", async () => {
   const fake = await madeUp((call) => {
     const said = call.params.message.content;
