@@ -124,6 +124,12 @@ class Operation:
                 return True
         return False
 
+    def be_quiet(self) -> None:
+        """Nobody looks at the steps any more, but for those that ask for an answer."""
+        waiting = self.driver.waiting(self.op)
+        if waiting is not None:
+            waiting.quiet = True
+
     def finish(self) -> Finished:
         """How it ended. Raises what it failed with."""
         final = self.final

@@ -37,6 +37,8 @@ T = TypeVar("T")
 # The leader looks up at least this often, so that only nearer timers have to wake it.
 _LOOK_UP_MS = 1_000
 _ALL = 1 << 62
+_CONCERNS = core.ASKING | {core.TOOL_CANCEL, core.APPROVAL_WITHDRAWN, core.RECEIVED}
+"""Records that matter although nobody looks at the steps."""
 
 LEFT_EARLY = "The program left the turn before the call was started."
 
@@ -44,7 +46,7 @@ LEFT_EARLY = "The program left the turn before the call was started."
 class Waiting:
     """Who waits for an operation."""
 
-    __slots__ = ("cancelled", "is_turn", "left", "over", "raised", "running", "stash")
+    __slots__ = ("cancelled", "is_turn", "left", "over", "quiet", "raised", "running", "stash")
 
     def __init__(self, is_turn: bool) -> None:
         self.is_turn = is_turn
@@ -56,6 +58,8 @@ class Waiting:
         """The last step is in the stash."""
         self.left = False
         """Nobody waits any more: steps are thrown away."""
+        self.quiet = False
+        """Nobody looks at the steps: who waits is woken only for `_CONCERNS`."""
         self.running: dict[int, ToolContext] = {}
         """Calls whose tools run now."""
         self.raised: BaseException | None = None
@@ -386,10 +390,23 @@ class Driver(Links, core.Answering):
 
     def _on_ready(self, now: int, op: int) -> None:
         waiting = self._waiting.get(op)
-        if waiting is not None and waiting.left:
+        if waiting is None:
+            self._news = True
+        elif waiting.left:
             self._discard(op, now)
+        elif waiting.quiet and threading.current_thread() is not threading.main_thread():
+            # On the main thread an interrupt could come between taking steps and keeping them.
+            self._keep_concerns(op, waiting)
         else:
             self._news = True
+
+    def _keep_concerns(self, op: int, waiting: Waiting) -> None:
+        """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others."""
+        steps, over, tuples = self.engine.steps(op, core.STEP_BATCH)
+        concerns = [steps[at] for at in tuples if steps[at][0] in _CONCERNS]
+        waiting.stash += concerns
+        waiting.over = over
+        self._news = self._news or over or bool(concerns)
 
     def _abandon(self, op: int, now: int) -> None:
         waiting = self._waiting.get(op)

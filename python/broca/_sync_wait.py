@@ -37,7 +37,7 @@ class Gate:
 class Wake:
     """Ends a leader's wait: a pair of connected sockets. They are lent out, since only waiting needs them."""
 
-    __slots__ = ("_forks", "_sender", "fd", "reader")
+    __slots__ = ("_forks", "_sender", "_sent", "fd", "reader")
 
     _spare: list[Wake] = []  # noqa: RUF012
 
@@ -47,6 +47,8 @@ class Wake:
         self._sender.setblocking(False)
         self.fd = self.reader.fileno()
         self._forks = core.Process.forks
+        self._sent = False
+        """There may be something to drain."""
 
     @classmethod
     def take(cls) -> Wake:
@@ -77,6 +79,7 @@ class Wake:
             cls._spare.pop().close()
 
     def wake(self) -> None:
+        self._sent = True
         try:
             self._sender.send(b"\0")
         except (BlockingIOError, InterruptedError):
@@ -84,11 +87,14 @@ class Wake:
             pass
 
     def drain(self) -> None:
+        if not self._sent:
+            return
         try:
             while len(self.reader.recv(4096)) == 4096:
                 pass
         except (BlockingIOError, InterruptedError):
             pass
+        self._sent = False
 
 
 class _Select:

@@ -350,6 +350,7 @@ class Turn(NotCopied):
         """
         reply: Reply | None = None
         operation = self._operation
+        operation.be_quiet()
         try:
             more = True
             while more:
