@@ -46,6 +46,8 @@ test("what a tool throws is a failed call of its type and message", async () => 
   assert.deepEqual(await failing(null), { content: "Error: null", is_error: true });
   const rejecting = tool({ name: "t", run: () => Promise.reject(new RangeError("far")) });
   assert.deepEqual(await resultOf(rejecting, {}), { content: "RangeError: far", is_error: true });
+  const strange = await resultOf(tool({ name: "t", run: () => content(5 as never) }), {});
+  assert.ok(strange.is_error === true && /^InvalidArgumentError: .*content blocks/.test(String(strange.content)), JSON.stringify(strange));
   const cyclic: Record<string, unknown> = {};
   cyclic["self"] = cyclic;
   assert.deepEqual(await resultOf(tool({ name: "t", run: () => cyclic }), {}), {

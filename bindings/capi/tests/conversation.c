@@ -92,6 +92,9 @@ static void a_turn_calls_a_tool_and_ends_with_its_reply(void) {
     CHECK(broca_step_call(step) != 0 && broca_step_text(step).data == NULL);
     FAILS(BROCA_E_USAGE, broca_approval_allow(step, &accepted, err));
     FAILS(BROCA_E_INVALID_ARGUMENT, broca_call_complete(step, TEXT("{"), &accepted, err));
+    /* JSON, but no result: the call stays open. */
+    FAILS(BROCA_E_INVALID_ARGUMENT, broca_call_complete(step, TEXT("5"), &accepted, err));
+    FAILS(BROCA_E_INVALID_ARGUMENT, broca_call_complete(step, TEXT("[\"text\"]"), &accepted, err));
     OK(broca_call_complete_text(step, TEXT("the text \xc3\xa9"), &accepted, err));
     CHECK(accepted == 1);
     OK(broca_call_complete_text(step, TEXT("again"), &accepted, err));

@@ -120,7 +120,7 @@ impl ToolCall {
     /// Answers with content blocks, a JSON array of them, or a JSON string.
     ///
     /// # Errors
-    /// `usage` when no such call is open.
+    /// `invalid_argument` for any other JSON; `usage` when no such call is open.
     pub fn complete_with_content(&self, content: Json) -> Result<Accepted, Error> {
         self.question.answer(Answer::Complete(content))
     }

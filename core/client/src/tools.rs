@@ -2,8 +2,10 @@
 //! faults and panics turned into texts that the model can read (design §4, guarantees 1 and 2).
 
 use crate::engine;
+use broca_proto::session::content::Content;
 use broca_proto::session::narrow::{NarrowRule, NarrowRules};
 use broca_proto::session::tool::Tool as Declared;
+use broca_proto::session::turn::NO_RESULT;
 use broca_proto::{Error, ErrorKind, Json};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -393,7 +395,12 @@ impl Future for Cancelled {
 /// Runs a blocking handler; a panic becomes a failure.
 pub(crate) fn run_caught(run: &BlockingHandler, input: Json, context: ToolContext) -> Answered {
     let call = std::panic::AssertUnwindSafe(|| run(input, context));
-    std::panic::catch_unwind(call).unwrap_or_else(|panic| Err(panicked(&*panic)))
+    std::panic::catch_unwind(call).unwrap_or_else(|panic| Err(panicked(&*panic))).and_then(result)
+}
+
+/// What a handler returned, if it is a result: no call is left without its answer.
+fn result(content: Json) -> Answered {
+    if Content::is_result(&content) { Ok(content) } else { Err(NO_RESULT.to_owned()) }
 }
 
 /// Runs an async handler; a panic becomes a failure.
@@ -406,7 +413,7 @@ pub(crate) async fn run_caught_async(
     let call = std::panic::AssertUnwindSafe(|| run(input, context));
     match std::panic::catch_unwind(call) {
         Ok(running) => match catch(running).await {
-            Ok(answered) => answered,
+            Ok(answered) => answered.and_then(result),
             Err(panic) => Err(panicked(&*panic)),
         },
         Err(panic) => Err(panicked(&*panic)),
@@ -535,6 +542,16 @@ mod tests {
         assert!(missing.contains("`query`"), "{missing}");
         let nested = run(&tool, r#"{"query":"x","within":[{"path":"a"},{"path":5}]}"#).unwrap_err();
         assert!(nested.contains("`within[1].path`"), "{nested}");
+    }
+
+    #[test]
+    fn what_a_raw_tool_returns_is_a_failure_unless_it_is_a_result() {
+        let raw = |result: &'static str| {
+            let json = Json::parse(result.to_owned()).unwrap();
+            run(&Tool::raw("t", "", Json::empty_object(), move |_, _| Ok(json.clone())), "{}")
+        };
+        assert_eq!(raw("5").unwrap_err(), NO_RESULT);
+        assert_eq!(raw(r#"[{"type":"text"}]"#).unwrap().as_str(), r#"[{"type":"text"}]"#);
     }
 
     #[test]

@@ -191,6 +191,13 @@ pub enum Content {
 }
 
 impl Content {
+    /// Whether this is what a tool's result may say: a string, or an array of objects.
+    #[must_use]
+    pub fn is_result(json: &Json) -> bool {
+        json.as_bytes().first() == Some(&b'"')
+            || json.elements().is_some_and(|elements| elements.iter().all(Json::is_object))
+    }
+
     /// Reads content: a string, an array of objects, or anything else kept raw.
     #[must_use]
     pub fn read(json: &Json) -> Self {

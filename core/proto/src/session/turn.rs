@@ -4,11 +4,15 @@
 //! stop and ask about, and in the end gives exactly one result for each call, in call order,
 //! whatever happened. It knows no network and no clock.
 
-use super::content::{Block, Dispatch, Message, ToolResult, ToolUse};
+use super::content::{Block, Content, Dispatch, Message, ToolResult, ToolUse};
 use super::tool::Tool;
 use crate::error::{Error, ErrorKind};
 use crate::{Json, Time};
 use std::collections::{HashMap, VecDeque};
+
+/// What is wrong with a result that is neither.
+pub const NO_RESULT: &str =
+    "a tool's result is a JSON string or an array of content blocks, each of them an object";
 
 /// What became of a call, for the program; the model reads text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -250,8 +254,12 @@ impl Calls {
     /// A tool returned `content`: a JSON string or an array of blocks.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when no such call was ever started here.
+    /// [`ErrorKind::Usage`] when no such call was ever started here, [`ErrorKind::InvalidArgument`] for any other JSON; the
+    /// call is still open then.
     pub fn complete(&mut self, id: &str, content: Json, now: Time) -> Result<Accepted, Error> {
+        if !Content::is_result(&content) {
+            return Err(Error::new(ErrorKind::InvalidArgument, NO_RESULT));
+        }
         let result = ToolResult { tool_use_id: id.to_owned(), content, is_error: None };
         self.answer(id, ToolOutcome::Done, result, now)
     }

@@ -184,6 +184,19 @@ fn in_the_grace_of_a_cancel_a_result_counts_and_a_failure_is_an_interruption() {
 }
 
 #[test]
+fn a_result_that_is_no_content_is_refused_and_the_call_stays_open() {
+    let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    drain(&mut calls);
+    for wrong in ["5", "null", "{}", "[5]", r#"[{"type":"text","text":"x"},"y"]"#] {
+        let refused = calls.complete("1", Json::parse(wrong.to_owned()).unwrap(), at(1));
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "{wrong}");
+    }
+    let blocks = Json::parse(r#"[{"type":"text","text":"x"}]"#.to_owned()).unwrap();
+    assert_eq!(calls.complete("1", blocks, at(2)).unwrap(), Accepted::Taken);
+}
+
+#[test]
 fn an_approval_that_nobody_answers_is_a_deny() {
     let mut guarded = tool("rm");
     guarded.approval = true;
