@@ -409,14 +409,13 @@ impl Hub {
     /// The next step of any operation, in turns of what one of them has at once. Nothing is waited for.
     pub(crate) fn next_step(&self) -> Result<Option<Box<Step>>, Error> {
         self.check()?;
-        let mut current = lock(&self.current);
-        if let Some(step) = current.upgrade().and_then(|operation| operation.buffered()) {
+        if let Some(step) = self.current().and_then(|operation| operation.buffered()) {
             return Ok(Some(step));
         }
         loop {
             let Some(operation) = self.lock().next_ready() else { return Ok(None) };
             if let Some(step) = operation.next(Some(Instant::now()))? {
-                *current = Arc::downgrade(&operation);
+                *lock(&self.current) = Arc::downgrade(&operation);
                 return Ok(Some(step));
             }
         }
@@ -431,7 +430,12 @@ impl Hub {
     }
 
     fn has_left_over(&self) -> bool {
-        lock(&self.current).upgrade().is_some_and(|operation| operation.has_buffered())
+        self.current().is_some_and(|operation| operation.has_buffered())
+    }
+
+    /// The last handle of an operation may go here: then its end calls the program's functions, so no lock is held.
+    fn current(&self) -> Option<Arc<Operation>> {
+        lock(&self.current).upgrade()
     }
 
     /// The next log record.
