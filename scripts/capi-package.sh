@@ -43,12 +43,28 @@ if [ ! -f "$natives_file" ] || [ "$(head -n 1 "$natives_file")" != "$rustc_versi
 fi
 natives=$(tail -n 1 "$natives_file")
 
+# only_the_interface ARCHIVE: makes one object of it whose other symbols are its own. A static library of Rust brings Rust's
+# standard library with it: two of them in one program would collide, and a shared object would export all of it.
+only_the_interface() {
+    [ "$(uname -s)" = Linux ] || return 0
+    local work
+    work=$(mktemp -d)
+    ld -r --force-group-allocation --whole-archive "$1" -o "$work/libbroca.o"
+    # The compiler's notes to itself do not survive being put together.
+    objcopy --keep-global-symbols=bindings/capi/symbols.txt --remove-section=.llvmbc --remove-section=.llvmcmd \
+        --remove-section=.llvm_addrsig "$work/libbroca.o"
+    ar crs "$work/libbroca.a" "$work/libbroca.o"
+    mv "$work/libbroca.a" "$1"
+    rm -rf "$work"
+}
+
 mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/broca"
 install -m 644 include/broca.h include/broca.hpp "$prefix/include/"
 if [ "$built/$made" -nt "$prefix/lib/$shared" ] || [ "$built/libbroca.a" -nt "$prefix/lib/libbroca.a" ]; then
     install -m 755 "$built/$made" "$prefix/lib/$shared"
     install -m 644 "$built/libbroca.a" "$prefix/lib/libbroca.a"
     "${strip[@]}" "$prefix/lib/$shared"
+    only_the_interface "$prefix/lib/libbroca.a"
     strip -S "$prefix/lib/libbroca.a"
 fi
 ln -sf "$shared" "$prefix/lib/$soname"

@@ -133,6 +133,23 @@ check "pkg-config links the static library" gcc -std=c99 "${strict[@]}" "$tests/
 check "the statically linked program runs" "$work/static"
 needs_no_libbroca() { ! ldd "$work/static" | grep -q libbroca; }
 check "the statically linked program needs no libbroca" needs_no_libbroca
+shows_the_interface_only() { # which symbols a static library, or what is made of it, shows
+    diff <(nm "$@" 2>/dev/null | awk 'NF == 3 { print $3 }' | sort -u) <(sort "$root/bindings/capi/symbols.txt")
+}
+beside_another() { # another static library of Rust, before and behind
+    echo '#[unsafe(no_mangle)] pub extern "C" fn other() -> usize { std::panic::catch_unwind(|| vec![1; 3].len()).unwrap_or(0) }' |
+        rustc --edition 2024 -O --crate-type staticlib --crate-name other -o "$work/libother.a" - || return 1
+    echo '#include <broca.h>
+        size_t other(void);
+        int main(void) { return broca_abi_version() == BROCA_ABI_VERSION && other() == 3 ? 0 : 1; }' >"$work/two.c"
+    local before behind libraries=()
+    for flag in "${static_flags[@]}"; do [ "$flag" = "$prefix/lib/libbroca.a" ] || libraries+=("$flag"); done
+    before=("$prefix/lib/libbroca.a" "$work/libother.a") behind=("$work/libother.a" "$prefix/lib/libbroca.a")
+    gcc "$work/two.c" "-I$prefix/include" "${before[@]}" "${libraries[@]}" -o "$work/two" && "$work/two" &&
+        gcc "$work/two.c" "-I$prefix/include" "${behind[@]}" "${libraries[@]}" -o "$work/two" && "$work/two"
+}
+check "the static library shows the interface and nothing else" shows_the_interface_only -g --defined-only "$prefix/lib/libbroca.a"
+check "the static library links beside another one of Rust" beside_another
 names_its_soname() { readelf -d "$work/header" | grep -q 'NEEDED.*libbroca\.so\.'; }
 check "programs ask for the library by its soname" names_its_soname
 if command -v cmake >/dev/null; then
