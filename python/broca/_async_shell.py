@@ -393,7 +393,7 @@ class Shell(Answering):
             found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         except (OSError, UnicodeError) as fault:
-            why = str(fault)
+            why = getattr(fault, "strerror", None) or str(fault)
         except RuntimeError:
             why = "the loop takes no more look-ups"
         if not self.over:

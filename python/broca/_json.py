@@ -12,6 +12,7 @@ from .errors import InvalidArgumentError
 __all__ = ["compact", "wire_value"]
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_encode_as_it_is = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
 
 
 def compact(value: Any) -> str:
@@ -20,9 +21,17 @@ def compact(value: Any) -> str:
 
 
 def wire_value(value: Any, what: str) -> str:
-    """JSON text of a message, blocks or arguments, with everything in it that pydantic can write."""
+    """JSON text of a message, blocks or arguments, with everything in it that pydantic can write.
+
+    Half of a surrogate pair is refused: whoever reads the session could not decode the text around it.
+    """
     try:
-        return compact(value if type(value) is str else to_jsonable_python(value))
+        text = _encode_as_it_is(value if type(value) is str else to_jsonable_python(value))
+        if not text.isascii():
+            text.encode()
+        return text
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{what} holds half of a surrogate pair, which is no Unicode") from None
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as fault:
         raise InvalidArgumentError(f"{what} is no JSON: {_reason(fault)}") from None
 

@@ -172,3 +172,27 @@ def test_tools_are_pickled_by_their_names_as_functions_are() -> None:
 def test_an_option_of_another_kind_is_refused_by_its_name(kind: Any, options: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=next(iter(options))):
         kind("http://127.0.0.1:1", "key", **options)
+
+
+HALF = "caf\udce9"
+
+
+@pytest.mark.parametrize(
+    "message", [HALF, [{"type": "text", "text": HALF}], {"role": "user", "content": HALF}], ids=repr
+)
+def test_a_message_that_is_no_unicode_is_refused_by_name(message: Any) -> None:
+    with Service() as service, client_of(service) as client:
+        session = client.open()
+        with pytest.raises(errors.InvalidArgumentError, match="the message holds half of a surrogate pair"):
+            session.send(message)
+        assert session.ask("caf\u00e9 \U0001f600 \\udce9").text == "hello"
+        assert service.calls("session.sendMessage")[-1].text == "caf\u00e9 \U0001f600 \\udce9"
+
+
+def test_content_that_is_no_unicode_is_a_failed_call() -> None:
+    tool = broca.Tool.raw("content", "", {"type": "object"}, lambda *_: broca.Content([{"type": "text", "text": HALF}]))
+    with Service(calling(("c1", "content", {}))) as service, client_of(service) as client:
+        assert (
+            client.open(tools=[tool]).ask("go").text
+            == "the content holds half of a surrogate pair, which is no Unicode"
+        )
