@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from . import _core as core
 from . import tracing
 from ._sync_shell import LEFT_EARLY, Driver
-from .errors import BrocaError, ClosedError, InternalError
+from .errors import BrocaError, ClosedError, InternalError, UsageError
 from .steps import Approval, Failed, Finished, Received, Sending
 from .tools import ToolContext, ToolSet, failure_text
 
@@ -112,6 +112,8 @@ class Operation:
             raw, self._raw = self._raw, None
             if raw is None:
                 if waiting is None:
+                    if self.forgotten and not self.left:
+                        raise UsageError("another thread has come to the end of this: one thread at a time iterates it")
                     raise ClosedError("the session was left while this call waited")
                 # Not over, only late.
                 return False

@@ -87,6 +87,8 @@ class Driver(Links, core.Answering):
         self.pool = Pool(options.tool_threads)
         self._forks = core.Process.forks
         self._closed = False
+        self._at_exit = False
+        """The interpreter ends, and has taken the connections away."""
         self._lock = threading.Lock()
         self._waiting: dict[int, Waiting] = {}
         self._dropped: deque[int] = deque()
@@ -120,7 +122,7 @@ class Driver(Links, core.Answering):
 
     def usable(self) -> bool:
         """Whether the connections are still here, and belong to this process."""
-        return not self._closed and self._forks == core.Process.forks
+        return not self._closed and not self._at_exit and self._forks == core.Process.forks
 
     def cancel_wait_ms(self) -> int:
         """How long a cancelled turn may take to become quiet."""
@@ -131,6 +133,8 @@ class Driver(Links, core.Answering):
         self.check_fork()
         if self._closed:
             raise ClosedError("the session's connections are closed here; join it again with a client")
+        if self._at_exit:
+            raise ClosedError("the interpreter ends; leave the session before that, with a 'with' block or in main()")
 
     # Inputs that wait for nothing, from any thread.
 
@@ -173,7 +177,7 @@ class Driver(Links, core.Answering):
         tracestate: str | None = None,
     ) -> bool:
         """Answers a question of the engine; false when it came too late."""
-        if self._closed:
+        if self._closed or self._at_exit:
             return False
         self.check()
         try:
@@ -185,7 +189,7 @@ class Driver(Links, core.Answering):
 
     def cancel(self, op: int) -> None:
         """Asks for the end of an operation."""
-        if not self._closed:
+        if not self._closed and not self._at_exit:
             self.check()
             self._give(lambda now: self.engine.cancel(op, now))
 
@@ -534,6 +538,8 @@ def _at_exit() -> None:
     """Closes what the system would close anyway, so that development mode has nothing to say about it."""
     for owner in list(core.Process._alive):
         if isinstance(owner, Driver):
+            # Finalisers that run after this must neither wait for these connections nor open others.
+            owner._at_exit = True
             for wire in list(owner._wires.values()):
                 wire.drop()
             wake, owner._wake = owner._wake, None

@@ -94,6 +94,30 @@ class TestExit:
             done = program(text, service.url, flags=flags, timeout=30)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
+    def test_finalisers_at_exit_neither_wait_nor_connect(self) -> None:
+        text = """
+            import sys
+            import broca
+            from broca import errors
+
+            class Closes:
+                def __del__(self):
+                    try:
+                        self.session.close()
+                    except errors.ClosedError as error:
+                        sys.stdout.write(f"{type(error).__name__}: {error}\\n")
+
+            client = broca.Client(sys.argv[1], "key", environment={})
+            closes = Closes()
+            closes.session = client.open()
+            turn = client.open().send("go")
+            turn.next()
+        """
+        with Service() as service:
+            done = program(text, service.url, flags=("-X", "dev"), timeout=20)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("ClosedError: the interpreter ends")
+
     def test_a_sys_exit_in_a_tool_ends_whoever_waits(self) -> None:
         def leave() -> None:
             sys.exit(7)
@@ -371,6 +395,30 @@ class TestThreads:
 
             together(8, work)
         assert not failures
+
+    def test_threads_that_iterate_one_turn_are_told_what_is_wrong(self) -> None:
+        cancelled = threading.Event()
+        ended: list[type[BaseException]] = []
+        with Service(watched(endless(cancelled)), features=("cancel",)) as service, client_of(service) as client:
+            turn = client.open().send("endless")
+
+            def work() -> None:
+                try:
+                    list(turn)
+                except BaseException as error:
+                    ended.append(type(error))
+
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            while len(turn._operation.driver._gates) < 2:
+                time.sleep(0.001)
+            turn.request_cancel()
+            for thread in threads:
+                thread.join(30)
+        # One learns how the turn ended; the others had no business in it, unless it was over before they looked.
+        assert ended.count(errors.CancelledError) == 1
+        assert set(ended) <= {errors.CancelledError, errors.UsageError}
 
     def test_worker_threads_in_one_session(self) -> None:
         """One leads and the others follow, whoever is done first."""
