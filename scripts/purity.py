@@ -22,6 +22,7 @@ ALLOWED = {
     "serde": "typed JSON",
     "serde_core": "typed JSON (serde)",
     "serde_json": "JSON",
+    "serde_path_to_error": "the member of a JSON object that could not be used",
     "subtle": "comparison of keys in constant time",
     "thiserror": "error enums",
     "zeroize": "secrets leave memory",

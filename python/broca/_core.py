@@ -19,7 +19,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, NoReturn
 
-from . import errors
+from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
 from ._json import compact, wire_value
 from ._version import __version__ as package_version
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 if __version__ != package_version or LAYOUT_VERSION != 1:
     raise ImportError(
         f"broca {package_version} met its native module of version {__version__} (layout {LAYOUT_VERSION}); "
-        "install the package again"
+        f"install the package again ({_broca.__file__})"
     )
 
 logger = logging.getLogger("broca")

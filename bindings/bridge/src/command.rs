@@ -16,6 +16,7 @@
 //! A tool is `{"name", "description", "input_schema", "sequential", "timeout_ms", "approval", "narrow": {pointer: rule}}`, all but
 //! the name optional.
 
+use crate::refused;
 use broca::engine::{Answer, Command, Trace};
 use broca_proto::session::content::{Content, Message, Role};
 use broca_proto::session::ids::Cursor;
@@ -30,7 +31,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// [`ErrorKind::InvalidArgument`], naming what is wrong and nothing of what a message says.
 pub fn read(json: &[u8]) -> Result<Command, Error> {
-    let wire: Wire = serde_json::from_slice(json).map_err(|e| refused("the command", &e))?;
+    let wire: Wire = refused::read(json, "the command")?;
     Ok(match wire {
         Wire::Open { tools } => Command::Open { tools: read_tools(tools)? },
         Wire::Join { session_id, tools } => {
@@ -182,19 +183,6 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidArgument, message)
 }
 
-/// serde's words name members and types; a quoted value is cut out.
-fn refused(what: &str, e: &serde_json::Error) -> Error {
-    let text = e.to_string();
-    let why = match e.classify() {
-        serde_json::error::Category::Data => match text.find("string \"") {
-            Some(i) => format!("{}a string of another kind", &text[..i]),
-            None => text,
-        },
-        _ => "it is not valid JSON".to_owned(),
-    };
-    invalid(format!("{what} cannot be used: {why}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,6 +231,8 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong}");
             assert!(!error.message().contains("hunter2"), "{error}");
         }
+        let negative = read(br#"{"open":{"tools":[{"name":"x","timeout_ms":-1}]}}"#).unwrap_err();
+        assert!(negative.message().contains("tools[0].timeout_ms"), "{negative}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod errors;
 mod handle;
 pub mod layout;
 pub mod options;
+mod refused;
 mod ring;
 mod step;
 

@@ -4,9 +4,10 @@
 //! Beside them: `environment`, an object of proxy variables (`http_proxy`, `https_proxy`, `all_proxy`,
 //! `no_proxy`, `REQUEST_METHOD`) as the host's environment has them.
 
+use crate::refused;
 use broca::engine::{Config, Environment};
+use broca_proto::Error;
 use broca_proto::session::feature::Features;
-use broca_proto::{Error, ErrorKind};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// [`ErrorKind::InvalidArgument`], naming the option. Values are not repeated: there is a key among them.
 pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
-    let options: Options = serde_json::from_slice(json).map_err(|e| refused(&e))?;
+    let options: Options = refused::read(json, "the options")?;
     let mut config = Config::new(options.base_url, options.client_key);
     config.client_version = options.client_version;
     set(&mut config.user_agent, options.user_agent);
@@ -92,22 +93,10 @@ fn set<T>(of: &mut T, given: Option<T>) {
     }
 }
 
-/// serde's words name members and types; a value may be a key, so it is cut out.
-fn refused(e: &serde_json::Error) -> Error {
-    let text = e.to_string();
-    let what = match e.classify() {
-        serde_json::error::Category::Data => match text.find("string \"") {
-            Some(i) => format!("{}a string of another kind", &text[..i]),
-            None => text,
-        },
-        _ => "they are not valid JSON".to_owned(),
-    };
-    Error::new(ErrorKind::InvalidArgument, format!("the options cannot be used: {what}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broca_proto::ErrorKind;
 
     fn fault(json: &str) -> String {
         let error = read(json.as_bytes()).map(|_| ()).unwrap_err();
