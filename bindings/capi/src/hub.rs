@@ -414,7 +414,7 @@ impl Hub {
         }
         loop {
             let Some(operation) = self.lock().next_ready() else { return Ok(None) };
-            if let Some(step) = operation.next(Some(Instant::now()))? {
+            if let Some(step) = operation.next_at_once()? {
                 *lock(&self.current) = Arc::downgrade(&operation);
                 return Ok(Some(step));
             }

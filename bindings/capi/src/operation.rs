@@ -10,7 +10,7 @@ use broca_bridge::{Batch, Error, ErrorKind, Trace};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// Steps taken from the engine at once, in bytes: many for each lock, few enough to stay in near memory.
@@ -87,10 +87,25 @@ impl Operation {
         self: &Arc<Self>,
         until: Option<Instant>,
     ) -> Result<Option<Box<Step>>, Error> {
-        let hub = self.hub();
-        hub.check()?;
+        self.hub().check()?;
         let mut steps = self.lock();
-        if let Some(step) = self.hand_out(&mut steps) {
+        self.next_of(&mut steps, until)
+    }
+
+    /// The next step that is there; nothing while somebody else takes steps, and perhaps waits for one.
+    pub(crate) fn next_at_once(self: &Arc<Self>) -> Result<Option<Box<Step>>, Error> {
+        self.hub().check()?;
+        let Some(mut steps) = self.try_lock() else { return Ok(None) };
+        self.next_of(&mut steps, Some(Instant::now()))
+    }
+
+    fn next_of(
+        self: &Arc<Self>,
+        steps: &mut Steps,
+        until: Option<Instant>,
+    ) -> Result<Option<Box<Step>>, Error> {
+        let hub = self.hub();
+        if let Some(step) = self.hand_out(steps) {
             return Ok(Some(step));
         }
         if steps.ended {
@@ -117,7 +132,7 @@ impl Operation {
         };
         steps.at = 0;
         steps.ended = ended.unwrap_or(false);
-        Ok(self.hand_out(&mut steps))
+        Ok(self.hand_out(steps))
     }
 
     /// The next step of a turn or a subscription; its end is nothing, or an error.
@@ -161,14 +176,13 @@ impl Operation {
         }
     }
 
-    /// A step that was taken from the engine already.
+    /// A step that was taken from the engine already, unless somebody else takes steps.
     pub(crate) fn buffered(self: &Arc<Self>) -> Option<Box<Step>> {
-        self.hand_out(&mut self.lock())
+        self.hand_out(&mut *self.try_lock()?)
     }
 
     pub(crate) fn has_buffered(&self) -> bool {
-        let steps = self.lock();
-        steps.batch.record(steps.at).is_some()
+        self.try_lock().is_some_and(|steps| steps.batch.record(steps.at).is_some())
     }
 
     /// Ends the operation early; it still brings its end.
@@ -277,6 +291,15 @@ impl Operation {
         }
         steps.at += *steps.batch.words().get(at + 1)? as usize;
         Some(Box::new(Step::new(self, &steps.batch, at)))
+    }
+
+    /// Whoever waits for a step holds the lock meanwhile.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Steps>> {
+        match self.steps.try_lock() {
+            Ok(steps) => Some(steps),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Steps> {

@@ -852,6 +852,44 @@ static void tls_trusts_whom_it_is_told_to(void) {
     broca_options_free(options);
 }
 
+static void *watch_on(void *data) {
+    broca_step *step = NULL;
+    broca_error *error = NULL;
+    while (broca_subscription_next(data, -1, &step, &error) == BROCA_OK && step != NULL) {
+        broca_step_free(step);
+    }
+    CHECK(broca_error_code(error) == BROCA_E_CANCELLED);
+    broca_error_free(error);
+    return NULL;
+}
+
+static void a_thread_that_waits_for_a_step_holds_nobody_up(void) {
+    broca_client *client = new_client(0);
+    broca_io *io = broca_client_io(client);
+    broca_session *session = open_with(client, "read_file", 0);
+    broca_subscription *subscription = NULL;
+    broca_step *step = NULL;
+    pthread_t thread;
+    OK(broca_session_subscribe(session, &subscription, err));
+    while (step == NULL) {
+        OK(broca_io_wait(io, -1, NULL, err));
+        OK(broca_io_next(io, &step, err));
+    }
+    broca_step_free(step);
+    pthread_create(&thread, NULL, watch_on, subscription);
+    usleep(100000);
+    int64_t from = now_ms();
+    OK(broca_io_wait(io, 50, NULL, err));
+    OK(broca_io_next(io, &step, err));
+    broca_step_free(step);
+    broca_io_due(io);
+    CHECK(now_ms() - from < 5000);
+    OK(broca_subscription_cancel(subscription, err));
+    pthread_join(thread, NULL);
+    broca_subscription_free(subscription);
+    close_all(client, session);
+}
+
 static void io_wait_and_next_serve_many_sessions_at_once(void) {
     broca_client *client = new_client(0);
     broca_io *io = broca_client_io(client);
@@ -1028,6 +1066,7 @@ int main(int argc, char **argv) {
     } else {
         SKIP(tls_trusts_whom_it_is_told_to, "there is no service behind TLS");
     }
+    TEST(a_thread_that_waits_for_a_step_holds_nobody_up);
     TEST(io_wait_and_next_serve_many_sessions_at_once);
     TEST(a_wrong_key_is_told_with_details_and_logs_hold_no_key);
 #ifdef BROCA_TESTING
