@@ -69,7 +69,7 @@ check "the code has ruff's format" "$environment/bin/ruff" format --quiet --chec
 check "mypy, strict, finds nothing" bash -c "cd python && '$python' -m mypy --strict broca"
 check "the stubs of the native module are true" bash -c "cd '$target' && '$python' -m mypy.stubtest broca._broca"
 tests "$root/python/tests" "$@"
-install "$target"/packages/testing/broca_sdk-*.whl
+install "$(bash scripts/python-package.sh --testing)"
 tests "$root/python/tests" -k panic
 install "$target"/packages/broca_sdk-*.whl
 echo "python: $passed passed, $failed failed, $skipped skipped"

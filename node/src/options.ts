@@ -76,6 +76,9 @@ export function setupOf(url: string, options: ClientOptions): Setup {
     throw new InvalidArgumentError("a client needs options with a key: new Client(url, { key })");
   }
   const { key, tls, environment, onLog, ...rest } = options;
+  if (typeof key !== "string") {
+    throw new InvalidArgumentError("the key is missing: new Client(url, { key }); is the variable set that it comes from?");
+  }
   const named: Record<string, unknown> = { base_url: url, client_key: key };
   for (const [name, value] of Object.entries(rest)) {
     if (/[^a-zA-Z]/.test(name) || name === "baseUrl" || name === "clientKey") throw new InvalidArgumentError(`there is no option "${name}"`);

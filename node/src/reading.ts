@@ -46,7 +46,7 @@ export class Subscription implements AsyncIterableIterator<Step, undefined, unde
 
   /** Ends the subscription. */
   async return(): Promise<IteratorResult<Step, undefined>> {
-    await this.#core.leave();
+    await this.#core.dismiss();
     return { value: undefined, done: true };
   }
 
@@ -55,7 +55,7 @@ export class Subscription implements AsyncIterableIterator<Step, undefined, unde
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#core.leave();
+    await this.#core.dismiss();
   }
 }
 

@@ -58,11 +58,26 @@ export interface Answers {
   answer(call: number, word: string, value: string | null, trace?: Trace): boolean;
 }
 
-/** Shows what a step holds when it is printed. */
+/** Members that hold what people and models said: never in a log, so not in what is printed. */
+const PAYLOADS = new Set(["payload", "json", "delta", "input", "text"]);
+
+/** The same members as they are printed. */
+function printed(fields: object): object {
+  const said = (name: string, value: unknown): boolean => PAYLOADS.has(name) || (name === "message" && typeof value === "object");
+  return Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, said(name, value) ? new Unprinted() : value]));
+}
+
+class Unprinted {
+  [inspect.custom](): string {
+    return "[payload]";
+  }
+}
+
+/** Shows what a step is when it is printed, without what it says; `JSON.stringify` gives all of it. */
 abstract class Shown {
   abstract readonly kind: string;
 
-  /** The names of what toJSON() and printing show. @internal */
+  /** What toJSON() gives, and printing without payloads. @internal */
   protected abstract fields(): object;
 
   toJSON(): object {
@@ -70,7 +85,7 @@ abstract class Shown {
   }
 
   [inspect.custom](_depth: number, options: object): string {
-    return `${this.constructor.name} ${inspect(this.fields(), options)}`;
+    return `${this.constructor.name} ${inspect(printed(this.fields()), options)}`;
   }
 }
 
@@ -615,7 +630,7 @@ export class Reply {
     return { text, message, usage, rounds };
   }
   [inspect.custom](_depth: number, options: object): string {
-    return `Reply ${inspect(this.toJSON(), options)}`;
+    return `Reply ${inspect(printed(this.toJSON()), options)}`;
   }
 }
 

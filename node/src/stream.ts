@@ -90,12 +90,15 @@ export abstract class Stream implements Reader {
     if (!this.#over && this.#op !== 0) this.shell.cancel(this.#op);
   }
 
-  /** Cancels, throws away what still comes, and resolves when the operation is over. */
+  /** Nobody asks for steps any more: a loop that ends itself is not told what the operation failed with. */
+  dismiss(): Promise<void> {
+    this.#told = true;
+    return this.leave();
+  }
+
+  /** Cancels, throws away what still comes, and resolves when the operation is over. A loop that still asks is told so. */
   leave(): Promise<void> {
-    if (this.#over) {
-      this.#told = true;
-      return Promise.resolve();
-    }
+    if (this.#over) return Promise.resolve();
     const quiet = new Promise<void>((resolve) => this.#ends.push(resolve));
     if (!this.#left) {
       this.#left = true;
@@ -242,7 +245,7 @@ export abstract class Stream implements Reader {
   #last(): Promise<Result> {
     const failure = this.#told ? undefined : this.#failure;
     this.#told = true;
-    return failure === undefined || this.#left ? Promise.resolve({ value: undefined, done: true }) : Promise.reject(failure.error);
+    return failure === undefined ? Promise.resolve({ value: undefined, done: true }) : Promise.reject(failure.error);
   }
 
   /** Gives the event loop a turn before the next step. */

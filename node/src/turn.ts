@@ -72,7 +72,7 @@ export class Turn implements AsyncIterableIterator<Step, undefined, undefined> {
 
   /** Leaves the turn: cancels it and waits until it is quiet. What it failed with does not matter any more. */
   async return(): Promise<IteratorResult<Step, undefined>> {
-    await this.#core.leave();
+    await this.#core.dismiss();
     return { value: undefined, done: true };
   }
 
@@ -81,7 +81,7 @@ export class Turn implements AsyncIterableIterator<Step, undefined, undefined> {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#core.leave();
+    await this.#core.dismiss();
   }
 
   /**
@@ -94,7 +94,8 @@ export class Turn implements AsyncIterableIterator<Step, undefined, undefined> {
 
   /**
    * Ends the turn early and resolves when it is quiet: the service has let go of it, or does not matter any more, and tools
-   * have stopped or were abandoned. Steps that were still waiting are dropped. A turn that had already come to its end is no
+   * have stopped or were abandoned. Steps that were still waiting are dropped; a loop that still asks for one ends with a
+   * CancelledError. A turn that had already come to its end is no
    * error. Rejects with what the turn failed with before it could be cancelled.
    */
   cancel(): Promise<void> {
@@ -108,7 +109,7 @@ export const dropped = new FinalizationRegistry<Stream>((core) => {
   if (core instanceof TurnCore) {
     process.emitWarning("a turn was dropped before its end and is cancelled; leave its loop, or call cancel() or reply()", "BrocaWarning");
   }
-  void core.leave();
+  void core.dismiss();
 });
 
 /** What a turn needs of its session. */

@@ -57,6 +57,24 @@ test("a signal that is aborted already sends nothing", async () => {
   await fake.stop();
 });
 
+test("a loop whose turn is cancelled elsewhere is told so", async () => {
+  const session = await new Client(service.url, { key: service.key }).open();
+  for (const cancel of ["cancel", "leave"] as const) {
+    const turn = session.send("long");
+    const loop = (async () => {
+      for await (const step of turn) if (step.kind === "text_delta") void (cancel === "cancel" ? turn.cancel() : session.leave());
+    })();
+    await assert.rejects(loop, CancelledError);
+  }
+});
+
+test("a loop that ends itself is not told what its turn failed with", async () => {
+  const session = await new Client(service.url, { key: service.key }).open();
+  for await (const step of session.send("long")) if (step.kind === "text_delta") break;
+  assert.match((await session.ask("short")).text, /short/);
+  await session.close();
+});
+
 test("listeners are removed when a call has settled, and onabort is never touched", async () => {
   const session = await new Client(service.url, { key: service.key }).open();
   const { signal } = new AbortController();
