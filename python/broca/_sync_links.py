@@ -176,20 +176,15 @@ class Links:
 
     def _on_connect(self, now: int, conn: int, address: str, port: int, server_name: str | None) -> None:
         wire = Wire(conn, server_name)
-        try:
-            fault = wire.connect(address, port)
-            if fault is None:
-                self._wires[conn] = wire
-                self._by_fd[wire.fd] = wire
-                self._last_number = max(self._last_number, conn)
-                self._nudge = True
-        except BaseException:
-            # Interrupted: nobody else knows of the socket, and the engine is told when all is mended.
-            wire.drop()
-            raise
+        fault = wire.connect(address, port)
         if fault is not None:
             wire.drop()
             self.engine.closed(conn, core.close_reason(fault), now)
+            return
+        self._wires[conn] = wire
+        self._by_fd[wire.fd] = wire
+        self._last_number = max(self._last_number, conn)
+        self._nudge = True
 
     def _connected(self, wire: Wire, now: int) -> None:
         try:

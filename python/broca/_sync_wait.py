@@ -50,6 +50,12 @@ class Wake:
         self._sent = False
         """There may be something to drain."""
 
+    def __del__(self) -> None:
+        # An interrupt (Ctrl-C comes anywhere) may lose it between two owners.
+        for end in ("reader", "_sender"):
+            if hasattr(self, end):
+                getattr(self, end).close()
+
     @classmethod
     def take(cls) -> Wake:
         try:

@@ -80,6 +80,11 @@ class Wire:
         self._write_failed = ""
         self._buffered = False
 
+    def __del__(self) -> None:
+        # An interrupt (Ctrl-C comes anywhere) may lose it before anybody else knows of it.
+        if hasattr(self, "_socket"):
+            self.drop()
+
     def connect(self, address: str, port: int) -> OSError | None:
         """Begins to connect; the fault when that is not possible."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET

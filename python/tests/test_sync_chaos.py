@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ import pytest
 from async_service import Answer, Asked, Script, Service, calling, endless
 
 import broca
-from broca import _sync_wire, errors
+from broca import _sync_wait, _sync_wire, errors
 
 TESTS = pathlib.Path(__file__).resolve().parent
 SESSIONS = int(os.environ.get("BROCA_FLAT_SESSIONS", "2000"))
@@ -136,7 +137,7 @@ class TestFork:
             """
             import os, sys
             import broca
-            from broca import _sync_wire, errors
+            from broca import _sync_wait, _sync_wire, errors
             from async_service import Service, endless
 
             url = sys.argv[1]
@@ -269,6 +270,15 @@ class TestSignals:
                 client.open()
             assert any(closed)
             assert client.open().ask("hello").text == "hello"
+
+    def test_sockets_that_an_interrupt_has_lost_are_closed(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lost: list[Any] = [_sync_wait.Wake(), _sync_wire.Wire(1, None)]
+            assert lost[1].connect(*listener.getsockname()) is None
+            lost.clear()
+            gc.collect()
+        assert not caught
 
     def settled(self, session: broca.Session) -> str:
         """What a turn comes to, once the losses of before are behind."""
