@@ -114,7 +114,7 @@ class Options:
 
     def engine_json(self, *, hooks: bool = False) -> str:
         """The options as the engine reads them; ``hooks`` turns ``Sending`` and ``Received`` on. Holds the key."""
-        return compact({**self._engine, "hooks": True} if hooks else self._engine)
+        return compact({**self._engine, "hooks": True} if hooks else self._engine, "an option")
 
     @property
     def hooks(self) -> bool:

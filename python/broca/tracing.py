@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 from ._version import __version__
+from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -174,6 +175,9 @@ _NO_TOOL_SPAN = ToolSpan(None)
 
 def start_send(session_id: str, traceparent: str | None = None, tracestate: str | None = None) -> SendSpan:
     """A turn begins. The parent of its spans is what the caller names, or the span that is current now."""
+    for name, header in (("traceparent", traceparent), ("tracestate", tracestate)):
+        if header is not None and not (isinstance(header, str) and header.isascii()):
+            raise InvalidArgumentError(f"{name} is a text of ASCII characters")
     return SendSpan(session_id, (traceparent, tracestate), _tracer())
 
 

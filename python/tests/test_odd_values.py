@@ -196,3 +196,28 @@ def test_content_that_is_no_unicode_is_a_failed_call() -> None:
             client.open(tools=[tool]).ask("go").text
             == "the content holds half of a surrogate pair, which is no Unicode"
         )
+
+
+CALLS: list[Callable[[broca.Client, broca.Session], Any]] = [
+    lambda client, session: session.send("go", traceparent=HALF),
+    lambda client, session: session.send("go", tracestate=3),  # type: ignore[arg-type]
+    lambda client, session: session.send([float("nan")]),
+    lambda client, session: session.subscribe(HALF),
+    lambda client, session: session.history(HALF),
+    lambda client, session: session.history(b"evt_1"),  # type: ignore[arg-type]
+    lambda client, session: session.history(limit=float("nan")),  # type: ignore[arg-type]
+    lambda client, session: client.join(HALF),
+    lambda client, session: session.update_tools([broca.Tool.manual("ask", HALF, {"type": "object"})]),
+    lambda client, session: session.update_tools([broca.Tool.manual("ask", "", {"type": "object", "enum": {1}})]),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_has_no_json_is_an_invalid_argument_wherever_it_is_given(
+    call: Callable[[broca.Client, broca.Session], Any],
+) -> None:
+    with Service() as service, client_of(service) as client:
+        session = client.open()
+        with pytest.raises(errors.InvalidArgumentError, match=r"no Unicode|no JSON|ASCII"):
+            call(client, session)
+        assert session.ask("go").text == "hello"
