@@ -34,7 +34,7 @@ struct Reader<'py, 'a> {
 impl<'py, 'a> Reader<'py, 'a> {
     fn value(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py;
-        match self.first()? {
+        match self.first() {
             b'{' => self.nested(Self::object),
             b'[' => self.nested(Self::array),
             b'"' => Ok(match self.string()? {
@@ -65,23 +65,23 @@ impl<'py, 'a> Reader<'py, 'a> {
 
     fn object(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let dict = PyDict::new(self.py);
-        if self.skip(b'}')? {
+        if self.skip(b'}') {
             return Ok(dict.into_any());
         }
         loop {
-            if self.first()? != b'"' {
+            if self.first() != b'"' {
                 return Err(self.fault("a member needs a name"));
             }
             let name = self.string()?;
-            if !self.skip(b':')? {
+            if !self.skip(b':') {
                 return Err(self.fault("a colon is missing"));
             }
             let value = self.value()?;
             dict.set_item(repeated(self.py, &name), value)?;
-            if self.skip(b'}')? {
+            if self.skip(b'}') {
                 return Ok(dict.into_any());
             }
-            if !self.skip(b',')? {
+            if !self.skip(b',') {
                 return Err(self.fault("a comma is missing"));
             }
         }
@@ -89,15 +89,15 @@ impl<'py, 'a> Reader<'py, 'a> {
 
     fn array(&mut self) -> PyResult<Bound<'py, PyAny>> {
         let list = PyList::empty(self.py);
-        if self.skip(b']')? {
+        if self.skip(b']') {
             return Ok(list.into_any());
         }
         loop {
             list.append(self.value()?)?;
-            if self.skip(b']')? {
+            if self.skip(b']') {
                 return Ok(list.into_any());
             }
-            if !self.skip(b',')? {
+            if !self.skip(b',') {
                 return Err(self.fault("a comma is missing"));
             }
         }
@@ -218,24 +218,33 @@ impl<'py, 'a> Reader<'py, 'a> {
         self.at += rest.iter().take_while(is_space).count();
     }
 
-    /// The next byte that is no space, which stays.
-    fn first(&mut self) -> PyResult<u8> {
-        self.skip_space();
+    /// The next byte that is no space, which stays; 0, with which nothing begins, where the text ends.
+    #[inline]
+    fn first(&mut self) -> u8 {
         match self.text.as_bytes().get(self.at) {
-            Some(byte) => Ok(*byte),
-            None => Err(self.fault("it breaks off")),
+            // Above the blank there are no spaces.
+            Some(byte) if *byte > b' ' => *byte,
+            _ => {
+                self.skip_space();
+                self.text.as_bytes().get(self.at).copied().unwrap_or(0)
+            }
         }
     }
 
     /// Passes the next byte if it is this one.
-    fn skip(&mut self, byte: u8) -> PyResult<bool> {
-        let found = self.first()? == byte;
-        self.at += usize::from(found);
-        Ok(found)
+    #[inline]
+    fn skip(&mut self, byte: u8) -> bool {
+        if self.first() != byte {
+            return false;
+        }
+        self.at += 1;
+        true
     }
 
     /// Says where, and nothing of what stands there.
+    #[cold]
     fn fault(&self, what: &str) -> PyErr {
+        let what = if self.at < self.text.len() { what } else { "it breaks off" };
         let message = format!(
             "the JSON cannot be shown as Python objects: {what} (byte {}); the raw text is still there",
             self.at
