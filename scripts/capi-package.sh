@@ -12,7 +12,7 @@ cd "$root"
 prefix=$(realpath -m "${1:-$target/packages/capi}")
 built=$target/release
 # What a size may be: the library is small enough to ship inside another program.
-budget=$((3 * 1024 * 1024))
+budget=$((3 * 1000 * 1000))
 
 cargo build --quiet --locked --profile release -p broca-capi
 
