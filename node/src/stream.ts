@@ -96,6 +96,11 @@ export abstract class Stream implements Reader {
     return this.leave();
   }
 
+  /** Whoever waited has been told what the operation failed with; whoever asks from here on sees its end. */
+  protected settled(): void {
+    this.#told = true;
+  }
+
   /** Cancels, throws away what still comes, and resolves when the operation is over. A loop that still asks is told so. */
   leave(): Promise<void> {
     if (this.#over) return Promise.resolve();

@@ -94,8 +94,8 @@ export class Turn implements AsyncIterableIterator<Step, undefined, undefined> {
 
   /**
    * Ends the turn early and resolves when it is quiet: the service has let go of it, or does not matter any more, and tools
-   * have stopped or were abandoned. Steps that were still waiting are dropped; a loop that still asks for one ends with a
-   * CancelledError. A turn that had already come to its end is no
+   * have stopped or were abandoned. Steps that were still waiting are dropped; a loop elsewhere that
+   * waits for one ends with a CancelledError, a loop that cancels its own turn just ends. A turn that had already come to its end is no
    * error. Rejects with what the turn failed with before it could be cancelled.
    */
   cancel(): Promise<void> {
@@ -153,6 +153,7 @@ export class TurnCore extends Stream {
   async cancelAndWait(): Promise<void> {
     if (this.isOver) return;
     await this.leave();
+    this.settled();
     const error = this.failedBefore;
     if (error !== undefined) throw error;
   }

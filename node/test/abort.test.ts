@@ -68,9 +68,11 @@ test("a loop whose turn is cancelled elsewhere is told so", async () => {
   }
 });
 
-test("a loop that ends itself is not told what its turn failed with", async () => {
+test("a loop that ends itself, or its own turn, is not told what the turn failed with", async () => {
   const session = await new Client(service.url, { key: service.key }).open();
   for await (const step of session.send("long")) if (step.kind === "text_delta") break;
+  const turn = session.send("long");
+  for await (const step of turn) if (step.kind === "text_delta") await turn.cancel();
   assert.match((await session.ask("short")).text, /short/);
   await session.close();
 });

@@ -24,10 +24,12 @@ pub mod tools;
 #[cfg(feature = "wire")]
 pub mod wire;
 
+pub use broca_proto::session::event::Event;
 pub use broca_proto::session::ids::{Cursor, SessionId};
+pub use broca_proto::session::narrow::NarrowRule;
 pub use engine::DeltaKind;
 #[cfg(feature = "shell")]
-pub use steps::Step;
+pub use steps::{Decision, Step};
 #[cfg(feature = "tokio")]
 pub use tokio::{Client, Session, Subscription, Turn};
 #[cfg(feature = "shell")]
