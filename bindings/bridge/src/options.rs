@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Reads the options of a client.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidArgument`], naming the option. Values are not repeated: there is a key among them.
+/// [`broca_proto::ErrorKind::InvalidArgument`], naming the option. Values are not repeated: there is a key among them.
 pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     let options: Options = refused::read(json, "the options")?;
     let mut config = Config::new(options.base_url, options.client_key);

@@ -2,7 +2,7 @@
 //!
 //! Everything runs on the thread that calls: there is no runtime, no thread and no callback here. Numbers cross as
 //! doubles (operations, connections and times stay far below 2⁵³), batches of steps as one string and one table
-//! ([`outgoing`]), effects through a table that the host lends ([`Engine`]).
+//! (`outgoing`), effects through a table that the host lends ([`Engine`]).
 //!
 //! Errors are thrown with the code `Broca` and a JSON object as their message (`code`, `kind`, `message`, `retry`, `details`); the
 //! TypeScript layer makes its classes of them.

@@ -1,14 +1,14 @@
 //! `broca._broca`: the private native module below the Python package.
 //!
 //! It converts and decides nothing. Every class is frozen and every call is short, so the interpreter lock stays
-//! held and no runtime or thread exists here. A call fills a [`Batch`](broca_bridge::Batch) under the
+//! held and no runtime or thread exists here. A call fills a [`Batch`] under the
 //! engine's lock and makes Python objects afterwards: no Python code ever runs while that lock is held.
 //!
-//! * [`engine`]: one engine, with its inputs, effects and steps.
-//! * [`event`], [`delta`]: the steps that come by the thousand, decoded when they are read.
-//! * [`json`], [`text`]: JSON and strings as Python objects.
-//! * [`chat`]: a provider's answer, for tests.
-//! * [`fault`]: errors as the classes of `broca.errors`, panics included.
+//! * `engine`: one engine, with its inputs, effects and steps.
+//! * `event`, `delta`: the steps that come by the thousand, decoded when they are read.
+//! * `json`, `text`: JSON and strings as Python objects.
+//! * `chat`: a provider's answer, for tests.
+//! * `fault`: errors as the classes of `broca.errors`, panics included.
 
 mod chat;
 mod delta;
