@@ -166,10 +166,12 @@ test("a tool gets its signal when its turn is cancelled, and one that ignores it
   const session = await new Client(fake.url, { key: "k", cancelGraceMs: 50 }).open({ tools: [slow] });
   const turn = session.send("go");
   await turn.next();
-  const asked = (async () => { for await (const step of turn) void step; })();
+  const told = assert.rejects(async () => {
+    for await (const step of turn) void step;
+  }, CancelledError);
   await running;
   await turn.cancel();
-  await asked;
+  await told;
   assert.deepEqual(aborted, [true]);
   await session.leave();
   await fake.stop();
