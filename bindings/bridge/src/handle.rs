@@ -44,7 +44,7 @@ const MAX_BATCH_BYTES: usize = 64 * 1024 * 1024;
 const ROOM_BYTES: usize = 64 * 1024;
 /// Reads below this get memory of their own, and a session that has only such keeps no room.
 const SMALL_READ_BYTES: usize = 4 * 1024;
-/// Steps for which the memory of a batch under way is kept.
+/// Steps for which an idle session keeps memory.
 const KEPT_STEPS: usize = 64;
 
 impl Handle {
@@ -254,7 +254,6 @@ impl Handle {
             }
             into.reserve(words, text);
             taken.drain(..).for_each(|step| into.push_step(&step, &session));
-            taken.shrink_to(KEPT_STEPS);
             Ok(over)
         })
     }
@@ -317,8 +316,9 @@ impl State {
             match self.engine.io()? {
                 Effect::Log(record) => self.logs.push(record),
                 Effect::Busy(false) => {
-                    // An idle session holds no memory for reads.
+                    // An idle session holds no memory for reads, and little for steps.
                     self.room = BytesMut::new();
+                    self.taken.shrink_to(KEPT_STEPS);
                     return Some(Effect::Busy(false));
                 }
                 effect => return Some(effect),

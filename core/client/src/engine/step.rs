@@ -77,11 +77,13 @@ pub enum Step {
 }
 
 impl Step {
+    /// What a step counts beside its texts.
+    const OVERHEAD: usize = 128;
+
     /// About how many bytes the step holds, for bounding what waits.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        const OVERHEAD: usize = 128;
-        OVERHEAD
+        Self::OVERHEAD
             + match self {
                 Self::Event(event) => event.bytes(),
                 Self::Notification { raw, .. } => raw.as_bytes().len(),
@@ -368,6 +370,8 @@ impl StepQueue {
     /// Takes steps of about `max_bytes`, at least one if any waits.
     pub(crate) fn take(&mut self, max_bytes: usize, out: &mut Vec<Step>) {
         let mut taken = 0;
+        // Each step counts for this many bytes at least.
+        out.reserve(self.steps.len().min(max_bytes / Step::OVERHEAD));
         while taken < max_bytes.max(1) {
             let Some(step) = self.steps.pop_front() else { break };
             taken += step.bytes();
