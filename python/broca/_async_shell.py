@@ -240,7 +240,9 @@ class Shell(Answering):
         if self.over:
             return
         self.over = True
-        self._set_timer(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._leave_timer is not None:
             self._leave_timer.cancel()
         for task in list(self._tasks):
@@ -344,12 +346,14 @@ class Shell(Answering):
                 link.close(abort=bool(effect[2]))
 
     def _set_timer(self, at: int | None) -> None:
-        # An alarm that goes off too early finds that out by itself; only an earlier one needs a new alarm.
+        # An alarm that goes off too early, or for nothing, finds that out by itself; only an earlier one needs another.
         self._timer_at = at
-        if self._timer is not None and (at is None or at < self._timer_ms):
+        if at is None:
+            return
+        if self._timer is not None and at < self._timer_ms:
             self._timer.cancel()
             self._timer = None
-        if at is not None and self._timer is None:
+        if self._timer is None:
             self._timer_ms = at
             self._timer = self.loop.call_at(at / 1000, self._alarm)
 
