@@ -17,7 +17,7 @@
 //! the name optional.
 
 use crate::refused;
-use broca::engine::{Answer, Command, Trace};
+use broca::engine::{Answer, CloseReason, Command, Trace};
 use broca_proto::session::content::{Content, Message, Role};
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::narrow::{NarrowRule, NarrowRules};
@@ -80,6 +80,32 @@ pub fn answer(word: &str, value: Option<&[u8]>, trace: Option<Trace>) -> Result<
         }
         "refuse" => Answer::Refuse(text()?),
         other => return Err(invalid(format!("there is no answer \"{other}\""))),
+    })
+}
+
+/// The words for why a connection is gone.
+const CLOSE_REASONS: [(&str, CloseReason); 10] = [
+    ("eof", CloseReason::Eof),
+    ("unclean_eof", CloseReason::UncleanEof),
+    ("reset", CloseReason::Reset),
+    ("timed_out", CloseReason::TimedOut),
+    ("refused", CloseReason::Refused),
+    ("unreachable", CloseReason::Unreachable),
+    ("tls_cert", CloseReason::TlsCert),
+    ("tls_host", CloseReason::TlsHost),
+    ("tls_other", CloseReason::TlsOther),
+    ("local", CloseReason::Local),
+];
+
+/// Why a connection is gone, from its word.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`], with the words there are.
+pub fn close_reason(word: &str) -> Result<CloseReason, Error> {
+    let found = CLOSE_REASONS.iter().find(|(known, _)| *known == word);
+    found.map(|(_, reason)| *reason).ok_or_else(|| {
+        let words = CLOSE_REASONS.map(|(known, _)| known).join(", ");
+        invalid(format!("no connection is closed for the reason \"{word}\"; it is one of {words}"))
     })
 }
 
@@ -233,6 +259,16 @@ mod tests {
         }
         let negative = read(br#"{"open":{"tools":[{"name":"x","timeout_ms":-1}]}}"#).unwrap_err();
         assert!(negative.message().contains("tools[0].timeout_ms"), "{negative}");
+    }
+
+    #[test]
+    fn every_reason_has_one_word_and_an_unknown_one_names_them() {
+        for (word, reason) in CLOSE_REASONS {
+            assert_eq!(close_reason(word).unwrap(), reason);
+        }
+        let refused = close_reason("bored").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.message().contains("tls_cert"), "{refused}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::fault::{Fault, guard};
 use crate::outgoing;
-use broca_bridge::{Accepted, Batch, CloseReason, Error, ErrorKind, Handle, Time, Trace, command};
+use broca_bridge::{Accepted, Batch, Error, ErrorKind, Handle, Time, Trace, command};
 use napi::bindgen_prelude::{Array, BufferSlice, Env, Uint8ArraySlice, Uint32Array};
 use napi_derive::napi;
 use std::cell::RefCell;
@@ -180,7 +180,7 @@ impl Engine {
     /// `invalid_argument` for another word.
     #[napi(catch_unwind)]
     pub fn closed(&self, env: &Env, conn: f64, why: String, now: f64) -> napi::Result<i32> {
-        self.input(env, || self.handle.closed(whole(conn), reason(&why)?, time(now)))
+        self.input(env, || self.handle.closed(whole(conn), command::close_reason(&why)?, time(now)))
     }
 
     /// The timer has gone off.
@@ -359,25 +359,6 @@ impl Engine {
     pub fn test_throw(&self, env: &Env, code: i32) -> napi::Result<()> {
         guard(env, || Ok(self.handle.test_throw(code)?))
     }
-}
-
-fn reason(word: &str) -> Result<CloseReason, Error> {
-    Ok(match word {
-        "eof" => CloseReason::Eof,
-        "unclean_eof" => CloseReason::UncleanEof,
-        "reset" => CloseReason::Reset,
-        "timed_out" => CloseReason::TimedOut,
-        "refused" => CloseReason::Refused,
-        "unreachable" => CloseReason::Unreachable,
-        "tls_cert" => CloseReason::TlsCert,
-        "tls_host" => CloseReason::TlsHost,
-        "tls_other" => CloseReason::TlsOther,
-        "local" => CloseReason::Local,
-        other => {
-            let message = format!("a connection cannot be closed for the reason \"{other}\"");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
-    })
 }
 
 /// A whole number that came as a double; what is none becomes the nearest that is.

@@ -5,9 +5,7 @@ use crate::event::Event;
 use crate::fault::{guarded, raised};
 use crate::text::repeated;
 use broca_bridge::layout::{self, FieldType, delta, event, failed, log, log_dropped};
-use broca_bridge::{
-    Accepted, Batch, CloseReason, Error, ErrorKind, Handle, Record, Time, Trace, command,
-};
+use broca_bridge::{Accepted, Batch, Error, ErrorKind, Handle, Record, Time, Trace, command};
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyString, PyTuple};
@@ -154,7 +152,9 @@ impl Engine {
 
     /// A connection is gone, or could not be made.
     fn closed(&self, py: Python<'_>, conn: u64, why: &str, now: u64) -> PyResult<()> {
-        self.input(py, |handle| handle.closed(conn, close_reason(why)?, Time::from_millis(now)))
+        self.input(py, |handle| {
+            handle.closed(conn, command::close_reason(why)?, Time::from_millis(now))
+        })
     }
 
     /// The timer has gone off; too early or too often does no harm.
@@ -308,24 +308,5 @@ fn front(bytes: &[u8], size: usize) -> Result<&[u8], Error> {
     bytes.get(..size).ok_or_else(|| {
         let message = format!("the buffer holds {} bytes, not {size}", bytes.len());
         Error::new(ErrorKind::InvalidArgument, message)
-    })
-}
-
-fn close_reason(word: &str) -> Result<CloseReason, Error> {
-    Ok(match word {
-        "eof" => CloseReason::Eof,
-        "unclean_eof" => CloseReason::UncleanEof,
-        "reset" => CloseReason::Reset,
-        "timed_out" => CloseReason::TimedOut,
-        "refused" => CloseReason::Refused,
-        "unreachable" => CloseReason::Unreachable,
-        "tls_cert" => CloseReason::TlsCert,
-        "tls_host" => CloseReason::TlsHost,
-        "tls_other" => CloseReason::TlsOther,
-        "local" => CloseReason::Local,
-        other => {
-            let message = format!("a connection is not closed for the reason \"{other}\"");
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
-        }
     })
 }

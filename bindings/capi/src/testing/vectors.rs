@@ -16,9 +16,7 @@ use crate::text::{Bytes, Text};
 use broca::engine::Command;
 use broca::tls::{Connector, Trust};
 use broca_bridge::layout::{self, FieldType};
-use broca_bridge::{
-    Accepted, Batch, ChatStream, CloseReason, Error, Handle, Record, Time, command, options,
-};
+use broca_bridge::{Accepted, Batch, ChatStream, Error, Handle, Record, Time, command, options};
 use std::collections::HashMap;
 use std::ffi::c_char;
 use std::fmt::Write;
@@ -264,7 +262,7 @@ pub unsafe extern "C" fn broca_testing_engine_closed(
 ) -> Status {
     call(err, || {
         // SAFETY: the caller says what `why` and `why_len` are.
-        let why = reason(unsafe { cast::text("why", why, why_len) }?)?;
+        let why = command::close_reason(unsafe { cast::text("why", why, why_len) }?)?;
         given("engine", engine)?.handle().closed(conn, why, Time::from_millis(now))
     })
 }
@@ -385,22 +383,6 @@ pub extern "C" fn broca_testing_chat_take(chat: Option<&mut TestChat>) -> Bytes 
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_testing_chat_free(chat: Option<Box<TestChat>>) {
     value(|| drop(chat));
-}
-
-fn reason(word: &str) -> Result<CloseReason, Error> {
-    Ok(match word {
-        "eof" => CloseReason::Eof,
-        "unclean_eof" => CloseReason::UncleanEof,
-        "reset" => CloseReason::Reset,
-        "timed_out" => CloseReason::TimedOut,
-        "refused" => CloseReason::Refused,
-        "unreachable" => CloseReason::Unreachable,
-        "tls_cert" => CloseReason::TlsCert,
-        "tls_host" => CloseReason::TlsHost,
-        "tls_other" => CloseReason::TlsOther,
-        "local" => CloseReason::Local,
-        _ => return Err(invalid(format!("there is no reason \"{word}\""))),
-    })
 }
 
 /// A record as a line: `effect KIND name=word…`.
