@@ -110,7 +110,7 @@ mod tests {
         let (config, _) = read(json).unwrap();
         let default = Config::new("http://h:1", "k");
         assert_eq!((config.idle_reuse_ms, config.head_timeout_ms), (7, default.head_timeout_ms));
-        assert_eq!(config.features, Features { display: false, cancel: true });
+        assert_eq!(config.features, Features { cancel: true, ..Features::NONE });
         assert_eq!(config.user_agent, default.user_agent);
     }
 

@@ -26,10 +26,8 @@ pub(crate) struct Publication {
     pub(crate) seq: u64,
     /// The notification line, newline included.
     pub(crate) line: Bytes,
-    /// Whether a reader of the plain contract may see it.
-    pub(crate) plain: bool,
-    /// Whether a reader that asked for `cancel` may see it.
-    pub(crate) cancel: bool,
+    /// What a reader must have asked for to see it; nothing when no reader may.
+    pub(crate) needs: Option<Features>,
     /// The call whose own stream leaves it out.
     pub(crate) withheld_from: Option<ReaderId>,
 }
@@ -310,7 +308,7 @@ impl Reader {
             let event = &entry.publication;
             let hidden = event.withheld_from == Some(ReaderId(self.id))
                 || event.seq <= self.skip_to
-                || !if self.features.cancel { event.cancel } else { event.plain };
+                || !event.needs.is_some_and(|needed| self.features.covers(needed));
             if !hidden {
                 out.push(event.line.clone());
             }
@@ -382,7 +380,7 @@ mod tests {
 
     fn event(seq: u64) -> Publication {
         let line = Bytes::from(format!("e{seq}\n"));
-        Publication { seq, line, plain: true, cancel: true, withheld_from: None }
+        Publication { seq, line, needs: Some(Features::NONE), withheld_from: None }
     }
 
     fn poll(reader: &mut Reader) -> Poll<Batch> {
@@ -500,7 +498,9 @@ mod tests {
         let hub = hub(|_| {});
         let mut plain = hub.attach(ReaderKind::Subscription, Features::NONE);
         let mut cancel = hub.attach(ReaderKind::Subscription, Features::ALL);
-        hub.publish([Publication { plain: false, ..event(1) }, event(2)]);
+        let needs = Some(Features { cancel: true, ..Features::NONE });
+        let nobody = Publication { needs: None, ..event(3) };
+        hub.publish([Publication { needs, ..event(1) }, event(2), nobody]);
         assert_eq!(text(&mut plain).0, "e2\n");
         assert_eq!(text(&mut cancel).0, "e1\ne2\n");
     }

@@ -18,7 +18,7 @@ pub struct Config {
     pub client_version: Option<String>,
     /// The `User-Agent` header. Default `broca/VERSION`.
     pub user_agent: String,
-    /// Features to ask for where the service has them. Default: all.
+    /// Features to ask for where the service has them. Default: all that this client understands.
     pub features: Features,
     /// The longest line of a stream. Default 16 MiB.
     pub max_line_bytes: usize,
@@ -66,7 +66,7 @@ impl Config {
             client_key: client_key.into(),
             client_version: None,
             user_agent: concat!("broca/", env!("CARGO_PKG_VERSION")).to_owned(),
-            features: Features::ALL,
+            features: Features::UNDERSTOOD,
             max_line_bytes: DEFAULT_MAX_LINE_BYTES,
             max_answer_bytes: 64 * 1024 * 1024,
             connect_timeout_ms: 10_000,

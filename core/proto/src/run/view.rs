@@ -9,13 +9,19 @@ use crate::session::content::{Block, BlockKind, Content, Message};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
 
+/// What a request must have asked for to be shown events of this type; nothing for a type that nobody is shown.
+#[must_use]
+pub fn needed_for_event(type_name: &str) -> Option<Features> {
+    match type_name {
+        EventType::TURN_CANCELLED => Some(Features { cancel: true, ..Features::NONE }),
+        _ => EventType::parse(type_name).is_plain().then_some(Features::NONE),
+    }
+}
+
 /// Whether a request with these features is shown events of this type, in streams, replay, pages and `result.events`.
 #[must_use]
 pub fn shows_event(features: Features, type_name: &str) -> bool {
-    if type_name == EventType::TURN_CANCELLED {
-        return features.cancel;
-    }
-    EventType::parse(type_name).is_plain()
+    needed_for_event(type_name).is_some_and(|needed| features.covers(needed))
 }
 
 /// The message as `result.message` shows it: text, tool calls and tool results. No feature offers other blocks yet.
@@ -62,8 +68,8 @@ mod tests {
 
     #[test]
     fn cancelled_turns_are_shown_to_those_who_asked_for_cancel_only() {
-        let cancel = Features { cancel: true, display: false };
-        let display = Features { cancel: false, display: true };
+        let cancel = Features { cancel: true, ..Features::NONE };
+        let display = Features { display: true, ..Features::NONE };
         assert!(shows_event(cancel, EventType::TURN_CANCELLED));
         assert!(!shows_event(display, EventType::TURN_CANCELLED));
         assert!(!shows_event(Features::ALL, "session.hologram"));

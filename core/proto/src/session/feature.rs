@@ -8,62 +8,93 @@ use super::content::open_enum;
 /// The request header that lists features, separated by commas.
 pub const HEADER: &str = "Broca-Features";
 
-open_enum! {
-    /// One feature beyond the plain contract.
-    Feature {
-        /// The display lane: words, reasoning and tool input as they are produced, lossy.
-        Display = "display",
-        /// `session.cancel`.
-        Cancel = "cancel",
-    }
+macro_rules! features {
+    ($( $(#[$doc:meta])* $variant:ident $member:ident $word:literal, )*) => {
+        open_enum! {
+            /// One feature beyond the plain contract.
+            Feature { $( $(#[$doc])* $variant = $word, )* }
+        }
+
+        /// A set of features; a request's, or a service's.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Features {
+            $( $(#[$doc])* pub $member: bool, )*
+        }
+
+        impl Features {
+            /// Every feature that this version knows.
+            pub const ALL: Self = Self { $( $member: true, )* };
+            /// The plain contract.
+            pub const NONE: Self = Self { $( $member: false, )* };
+
+            /// Reads a header value or a list of words; words nobody knows are skipped.
+            pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
+                let mut found = Self::NONE;
+                for word in words.into_iter().flat_map(|list| list.split(',')) {
+                    match word.trim() {
+                        $( $word => found.$member = true, )*
+                        _ => {}
+                    }
+                }
+                found
+            }
+
+            /// The features that are also in `other`.
+            #[must_use]
+            pub const fn and(self, other: Self) -> Self {
+                Self { $( $member: self.$member && other.$member, )* }
+            }
+
+            /// Whether every feature of `other` is in this set.
+            #[must_use]
+            pub const fn covers(self, other: Self) -> bool {
+                true $( && (self.$member || !other.$member) )*
+            }
+
+            /// The words of the set, in a fixed order.
+            #[must_use]
+            pub fn words(self) -> Vec<&'static str> {
+                [$( (self.$member, $word), )*]
+                    .into_iter()
+                    .filter_map(|(has, word)| has.then_some(word))
+                    .collect()
+            }
+        }
+    };
 }
 
-/// A set of features; a request's, or a service's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Features {
-    /// The display lane.
-    pub display: bool,
-    /// `session.cancel` and what it leaves in the log.
-    pub cancel: bool,
+features! {
+    /// The display lane: words, reasoning and tool input as they are produced, lossy.
+    Display display "display",
+    /// `session.cancel`, and what it leaves in the log.
+    Cancel cancel "cancel",
+    /// A sign of life on streams that are silent.
+    Heartbeat heartbeat "heartbeat",
+    /// A call that waits at the gate is told its place.
+    Queue queue "queue",
+    /// `session.hold`, and how long a pause lasts.
+    Hold hold "hold",
+    /// A message sent again under its id is the same message.
+    MessageId message_id "message-id",
+    /// `result.events` without what the stream has carried.
+    LeanResult lean_result "lean-result",
+    /// Content blocks beyond text, tool calls and tool results.
+    Blocks blocks "blocks",
+    /// What the participants keep with a session, and its state.
+    Metadata metadata "metadata",
+    /// System prompt and generation options.
+    Options options "options",
+    /// Consent to calls of tools that the service runs.
+    Approve approve "approve",
+    /// Refused results and failed providers end a turn, not the session.
+    KeepOpen keep_open "keep-open",
 }
 
 impl Features {
-    /// Everything this version implements.
-    pub const ALL: Self = Self { display: true, cancel: true };
-    /// The plain contract.
-    pub const NONE: Self = Self { display: false, cancel: false };
-
-    /// Reads a header value or a list of words; words nobody knows are skipped.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut found = Self::NONE;
-        for word in words.into_iter().flat_map(|list| list.split(',')) {
-            match Feature::parse(word.trim()) {
-                Feature::Display => found.display = true,
-                Feature::Cancel => found.cancel = true,
-                Feature::Unknown(_) => {}
-            }
-        }
-        found
-    }
-
-    /// The features that are also in `other`.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self { display: self.display && other.display, cancel: self.cancel && other.cancel }
-    }
-
-    /// The words of the set, in a fixed order.
-    #[must_use]
-    pub fn words(self) -> Vec<&'static str> {
-        let mut words = Vec::new();
-        if self.display {
-            words.push("display");
-        }
-        if self.cancel {
-            words.push("cancel");
-        }
-        words
-    }
+    /// What the service of this version offers and announces.
+    pub const OFFERED: Self = Self { display: true, cancel: true, ..Self::NONE };
+    /// What the client of this version understands and asks for.
+    pub const UNDERSTOOD: Self = Self { display: true, cancel: true, ..Self::NONE };
 }
 
 #[cfg(test)]
@@ -72,9 +103,20 @@ mod tests {
 
     #[test]
     fn unknown_features_are_skipped() {
-        let found = Features::parse(["display , hologram", "cancel"]);
-        assert_eq!(found, Features::ALL);
+        let found = Features::parse(["display , hologram", "message-id"]);
+        assert_eq!(found, Features { display: true, message_id: true, ..Features::NONE });
         assert_eq!(Features::parse(["x,,"]), Features::NONE);
         assert_eq!(Features::parse(Features::ALL.words()), Features::ALL);
+    }
+
+    #[test]
+    fn a_set_covers_what_is_in_it() {
+        let hold = Features { hold: true, ..Features::NONE };
+        assert!(Features::ALL.covers(hold) && hold.covers(Features::NONE) && hold.covers(hold));
+        assert!(!Features::OFFERED.and(Features::NONE).covers(hold));
+        assert_eq!(Features::ALL.words().len(), Feature::KNOWN.len());
+        for feature in Feature::KNOWN {
+            assert_eq!(Features::parse([feature.as_str()]).words(), [feature.as_str()]);
+        }
     }
 }

@@ -12,7 +12,6 @@ use broca_proto::Json;
 use broca_proto::run::log::{Audience, LogEvent};
 use broca_proto::run::view;
 use broca_proto::session::event::{Event, EventParts, EventType};
-use broca_proto::session::feature::Features;
 use broca_proto::session::rpc;
 
 /// What is written together with events.
@@ -89,8 +88,7 @@ impl Session {
             publications.push(Publication {
                 seq: stored.seq.0,
                 line: rpc::event_line(&event),
-                plain: view::shows_event(Features::NONE, type_name),
-                cancel: view::shows_event(Features::ALL, type_name),
+                needs: view::needed_for_event(type_name),
                 withheld_from: context.caller.filter(|_| audience != Audience::Everyone),
             });
             recorded.events.push(Shown { event, audience });

@@ -36,7 +36,7 @@ pub(crate) async fn meta(State(engine): State<Arc<Engine>>) -> Response {
     let meta = Meta {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api_versions: vec!["v1".to_owned()],
-        features: Features::ALL.words().into_iter().map(str::to_owned).collect(),
+        features: Features::OFFERED.words().into_iter().map(str::to_owned).collect(),
         limits: Some(limits),
     };
     json(200, &Json::encode(&meta).unwrap_or_default())
