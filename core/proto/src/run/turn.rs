@@ -16,6 +16,7 @@ use crate::Json;
 use crate::session::content::{Block, BlockKind, Message, ToolResult, ToolUse};
 use crate::session::event::EventType;
 use crate::session::ids::KeyId;
+use crate::session::payload::TokenUsage;
 use crate::session::rpc::{RpcFailure, code};
 use crate::session::tool::ToolDeclaration;
 use std::collections::HashSet;
@@ -46,6 +47,7 @@ pub struct Turn {
     round: u32,
     messages: Arc<Vec<Message>>,
     tail: Vec<Json>,
+    usage: Option<TokenUsage>,
     pending: Vec<LogEvent>,
     next: Option<Effect>,
     doing: Doing,
@@ -91,6 +93,7 @@ impl Turn {
             round: 0,
             messages: Arc::new(messages),
             tail: Vec::new(),
+            usage: Some(TokenUsage::default()),
             pending,
             next: None,
             doing: Doing::Over,
@@ -120,6 +123,12 @@ impl Turn {
         matches!(self.doing, Doing::Over)
     }
 
+    /// The tokens of all answers of this call together; nothing when one of them came without numbers.
+    #[must_use]
+    pub const fn usage(&self) -> Option<TokenUsage> {
+        self.usage
+    }
+
     /// The model has answered. Ignored when no model was asked.
     pub fn handle_model_reply(&mut self, reply: ModelReply) {
         let Doing::Model { attempt } = self.doing else { return };
@@ -128,6 +137,7 @@ impl Turn {
             self.handle_model_failure(ModelFailure { status: Some(200), error, body });
             return;
         }
+        self.usage = sum(self.usage, reply.usage);
         let usage = reply.usage.and_then(|u| Json::encode(&u).ok()).unwrap_or_default();
         self.log_response(attempt, |common| {
             let members = [("body", &reply.body), ("ok", &boolean(true))];
@@ -502,6 +512,14 @@ fn fault_of_depth(reply: &ModelReply) -> Option<String> {
     let fits = depth::fits(&reply.body, depth::MAX_LEVELS)
         && reply.content.iter().all(|b| depth::fits(b.json(), depth::MAX_LEVELS - 1));
     (!fits).then(|| depth::too_deep("the model's answer"))
+}
+
+fn sum(so_far: Option<TokenUsage>, more: Option<TokenUsage>) -> Option<TokenUsage> {
+    let (so_far, more) = (so_far?, more?);
+    Some(TokenUsage {
+        input_tokens: so_far.input_tokens.saturating_add(more.input_tokens),
+        output_tokens: so_far.output_tokens.saturating_add(more.output_tokens),
+    })
 }
 
 fn unavailable() -> Message {

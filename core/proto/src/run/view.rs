@@ -4,10 +4,12 @@
 //! Readers of the plain contract know a closed set of event types and of content blocks. What is
 //! hidden still counts: a cursor moves over it.
 
+use super::log::{Audience, boolean};
 use crate::Json;
 use crate::session::content::{Block, BlockKind, Content, Message};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
+use crate::session::payload::TokenUsage;
 
 /// What a request must have asked for to be shown events of this type; nothing for a type that nobody is shown.
 #[must_use]
@@ -36,16 +38,43 @@ pub fn shown_message(_features: Features, message: &Message) -> Message {
     Message { role: message.role.clone(), content }
 }
 
+/// Whether `result.events` of a call with these features holds an event for this audience. With `lean-result` it
+/// holds only what the call's own stream did not carry.
+#[must_use]
+pub fn in_result(features: Features, type_name: &str, audience: Audience) -> bool {
+    let wanted = match audience {
+        Audience::Everyone => !features.lean_result,
+        Audience::AllButCallerStream => true,
+        Audience::Watchers => false,
+    };
+    wanted && shows_event(features, type_name)
+}
+
 /// The result of `session.sendMessage`: the message as [`shown_message`] gives it, and the events of the call, which the
-/// shell has chosen by [`shows_event`].
+/// shell has chosen by [`in_result`]. With `lean-result` it says so, and what the call cost: `usage` is the sum over
+/// the call's model answers, its numbers `null` when one of them came without.
 #[must_use]
 pub fn send_message_result<'a>(
     features: Features,
     message: &Message,
     events: impl IntoIterator<Item = &'a Json>,
+    usage: Option<TokenUsage>,
 ) -> Json {
     let message = shown_message(features, message).to_json();
-    Json::object([("events", &Json::array(events)), ("message", &message)])
+    let events = Json::array(events);
+    if !features.lean_result {
+        return Json::object([("events", &events), ("message", &message)]);
+    }
+    let number = |count: fn(TokenUsage) -> u64| {
+        let count = usage.and_then(|usage| i64::try_from(count(usage)).ok());
+        count.map_or_else(Json::null, Json::integer)
+    };
+    let usage = Json::object([
+        ("input_tokens", &number(|usage| usage.input_tokens)),
+        ("output_tokens", &number(|usage| usage.output_tokens)),
+    ]);
+    let lean = boolean(true);
+    Json::object([("events", &events), ("lean", &lean), ("message", &message), ("usage", &usage)])
 }
 
 fn is_plain(block: &Block) -> bool {
@@ -83,10 +112,37 @@ mod tests {
         let expected = r#"{"role":"assistant","content":[{"type":"text","text":"a","x":1.0},{"type":"tool_use","id":"t","name":"n","input":{},"dispatch":"client"}]}"#;
         assert_eq!(shown.as_str(), expected);
         let event = Json::parse(r#"{"id":"evt_1"}"#).unwrap();
-        let result = send_message_result(Features::NONE, &message, [&event]);
+        let result = send_message_result(Features::NONE, &message, [&event], None);
         assert_eq!(
             result.as_str(),
             format!(r#"{{"events":[{{"id":"evt_1"}}],"message":{expected}}}"#)
         );
+    }
+
+    #[test]
+    fn a_lean_result_holds_what_the_stream_left_out_and_the_sum_of_the_tokens() {
+        let lean = Features { lean_result: true, ..Features::NONE };
+        let sent = EventType::ClientMessageSend;
+        for (audience, whole, lean_too) in [
+            (Audience::Everyone, true, false),
+            (Audience::AllButCallerStream, true, true),
+            (Audience::Watchers, false, false),
+        ] {
+            assert_eq!(in_result(Features::NONE, sent.as_str(), audience), whole, "{audience:?}");
+            assert_eq!(in_result(lean, sent.as_str(), audience), lean_too, "{audience:?}");
+        }
+        assert!(!in_result(Features::NONE, EventType::TURN_CANCELLED, Audience::Everyone));
+        let said = Message::assistant(Vec::new());
+        let usage = TokenUsage { input_tokens: 7, output_tokens: 2 };
+        for (usage, numbers) in [
+            (Some(usage), r#"{"input_tokens":7,"output_tokens":2}"#),
+            (None, r#"{"input_tokens":null,"output_tokens":null}"#),
+        ] {
+            let result = send_message_result(lean, &said, [], usage);
+            let message = r#"{"role":"assistant","content":[]}"#;
+            let expected =
+                format!(r#"{{"events":[],"lean":true,"message":{message},"usage":{numbers}}}"#);
+            assert_eq!(result.as_str(), expected);
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::store::{self, Epoch, Seq, StoreError, WallTime};
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
 use broca_proto::run::gate::{Entry, Refusal};
-use broca_proto::run::log::{Audience, LogEvent, history_message};
+use broca_proto::run::log::{LogEvent, history_message};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
 use broca_proto::run::open::DeclaredTools;
@@ -239,7 +239,7 @@ impl Drive {
                 Effect::CallModel(call) => self.call_model(&mut turn, call).await?,
                 Effect::CallTool(run) => self.call_tool(&mut turn, run).await?,
                 Effect::Pause { events, pause, message } => {
-                    return self.pause(events, pause, &message).await;
+                    return self.pause(events, pause, &message, turn.usage()).await;
                 }
                 Effect::Finish { events, answer, outcome } => {
                     let lease = self.take_lease().await?;
@@ -251,7 +251,8 @@ impl Drive {
                         self.record(Write::Release(lease), events).await?;
                         Ending::Released
                     };
-                    return Ok((ending, answer.map(|message| self.result(&message))));
+                    let usage = turn.usage();
+                    return Ok((ending, answer.map(|message| self.result(&message, usage))));
                 }
             }
         }
@@ -352,6 +353,7 @@ impl Drive {
         events: Vec<LogEvent>,
         pause: Pause,
         message: &Message,
+        usage: Option<TokenUsage>,
     ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
         let lease = self.take_lease().await?;
         let timeout = self.engine.config().turn_timeout.as_millis();
@@ -365,7 +367,7 @@ impl Drive {
             progress: "{}".to_owned(),
         };
         self.record(Write::Park { lease, pause }, events).await?;
-        Ok((Ending::Parked { deadline }, Ok(self.result(message))))
+        Ok((Ending::Parked { deadline }, Ok(self.result(message, usage))))
     }
 
     /// Logs events, the first ones together with taking the gate.
@@ -433,18 +435,15 @@ impl Drive {
         }
         let features = self.call.features;
         for shown in &recorded.events {
-            if shown.audience != Audience::Watchers
-                && view::shows_event(features, shown.event.type_name())
-            {
+            if view::in_result(features, shown.event.type_name(), shown.audience) {
                 self.shown.push(shown.event.json());
             }
         }
         Ok(recorded)
     }
 
-    fn result(&self, message: &Message) -> Json {
-        let message = view::shown_message(self.call.features, message).to_json();
-        Json::object([("events", &Json::array(&self.shown)), ("message", &message)])
+    fn result(&self, message: &Message, usage: Option<TokenUsage>) -> Json {
+        view::send_message_result(self.call.features, message, &self.shown, usage)
     }
 
     /// How the gate is given back when the turn could not begin.

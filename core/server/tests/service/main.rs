@@ -8,6 +8,7 @@ mod display;
 mod envelope;
 mod gate;
 mod harness;
+mod lean;
 mod pauses;
 mod rest;
 mod restart;

@@ -6,7 +6,6 @@ use crate::run::gate::Entry;
 use crate::run::log::{compose_request, provider_message};
 use crate::run::toolbox::ServerTool;
 use crate::session::content::{Content, Role};
-use crate::session::payload::TokenUsage;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -308,6 +307,29 @@ fn a_turn_of_server_tools_never_pauses_and_keeps_its_exchanges_in_memory() {
     let whole = compose_request(&ran.events[7].payload, &asked[..1], tail);
     assert_eq!(whole.member("messages").unwrap(), Json::array(&asked));
     assert_eq!(ran.calls[1].round, 1);
+}
+
+#[test]
+fn a_call_counts_the_tokens_of_all_its_answers_or_does_not_say() {
+    let answer =
+        |content: Vec<Block>, usage| ModelReply { content, body: Json::empty_object(), usage };
+    let one = Some(TokenUsage { input_tokens: 100, output_tokens: 10 });
+    for (usages, total) in [
+        ([one, one], Some(TokenUsage { input_tokens: 200, output_tokens: 20 })),
+        ([None, one], None),
+        ([one, None], None),
+    ] {
+        let mut turn = turn();
+        until_model(&mut turn);
+        turn.handle_model_reply(answer(vec![call("t1", "search")], usages[0]));
+        while let Some(effect) = turn.poll_effect() {
+            if matches!(effect, Effect::CallTool(_)) {
+                turn.handle_tool_outcome(ToolOutcome::Failed("gone".to_owned()));
+            }
+        }
+        turn.handle_model_reply(answer(vec![text("done")], usages[1]));
+        assert_eq!(turn.usage(), total);
+    }
 }
 
 #[test]
