@@ -1,5 +1,6 @@
 //! Every limit, timeout and default of the service, in one place.
 
+use broca_proto::session::feature::Features;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +50,9 @@ pub struct Config {
     pub max_waiters: usize,
     /// Silence after which a bare newline is written on queued calls and subscriptions; none by default.
     pub heartbeat: Option<Duration>,
+    /// Silence after which a stream that asked for the feature `heartbeat` gets its notification. Default 10 s; zero
+    /// turns the feature off.
+    pub heartbeat_notice: Duration,
 }
 
 /// How fan-out to readers is bounded (session service §10).
@@ -105,6 +109,7 @@ impl Default for Config {
             replay_bytes: 1024 * 1024,
             max_waiters: 1024,
             heartbeat: None,
+            heartbeat_notice: Duration::from_secs(10),
         }
     }
 }
@@ -155,6 +160,7 @@ impl Config {
             ("HEAD_TIMEOUT", &mut config.head_timeout),
             ("BODY_TIMEOUT", &mut config.body_timeout),
             ("WRITE_TIMEOUT", &mut config.write_timeout),
+            ("HEARTBEAT_NOTICE", &mut config.heartbeat_notice),
         ] {
             if let Some(seconds) = read.number(name)? {
                 *setting = Duration::from_secs(seconds);
@@ -195,6 +201,12 @@ impl Config {
         Ok(config)
     }
 
+    /// The features beyond the plain contract that a service with these settings has.
+    #[must_use]
+    pub const fn offered(&self) -> Features {
+        Features { heartbeat: !self.heartbeat_notice.is_zero(), ..Features::OFFERED }
+    }
+
     /// Checks that every setting is one that the service can work with: times of at most [`LONGEST`], sizes of at
     /// most [`MOST_BYTES`], counts of at most [`MOST`], and no zero where nothing would ever move.
     ///
@@ -209,6 +221,7 @@ impl Config {
             ("BODY_TIMEOUT", self.body_timeout),
             ("WRITE_TIMEOUT", self.write_timeout),
             ("HEARTBEAT", self.heartbeat.unwrap_or(LONGEST)),
+            ("HEARTBEAT_NOTICE", self.heartbeat_notice),
         ] {
             if time > LONGEST {
                 let reason = format!("must be at most {} seconds, a year", LONGEST.as_secs());
@@ -318,6 +331,7 @@ mod tests {
             "BODY_TIMEOUT",
             "WRITE_TIMEOUT",
             "HEARTBEAT",
+            "HEARTBEAT_NOTICE",
             "MAX_REQUEST_BYTES",
             "MAX_HEAD_BYTES",
             "MAX_CONNECTIONS",

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod method;
 pub mod narrow;
 pub mod ndjson;
+pub mod notice;
 pub mod payload;
 pub mod problem;
 pub mod rest;

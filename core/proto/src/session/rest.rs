@@ -111,10 +111,13 @@ pub struct Limits {
     /// The largest page of `GET …/events`.
     #[serde(default)]
     pub max_page: Option<u32>,
+    /// The silence after which a stream that asked for `heartbeat` gets a sign of life, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
 }
 
 impl Limits {
-    /// What the plain contract prescribes: 120 s, 16 MiB, 8 rounds, 256 events, 200 items.
+    /// What the plain contract prescribes: 120 s, 16 MiB, 8 rounds, 256 events, 200 items. It has no features.
     #[must_use]
     pub const fn standard() -> Self {
         Self {
@@ -123,6 +126,7 @@ impl Limits {
             max_rounds: Some(8),
             ring_events: Some(256),
             max_page: Some(200),
+            heartbeat_ms: None,
         }
     }
 }

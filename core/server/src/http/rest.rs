@@ -8,7 +8,6 @@ use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use broca_proto::Json;
-use broca_proto::session::feature::Features;
 use broca_proto::session::ids::SessionId;
 use broca_proto::session::rest::{Limits, Meta, Participants};
 use bytes::Bytes;
@@ -33,10 +32,12 @@ pub(crate) async fn meta(State(engine): State<Arc<Engine>>) -> Response {
     limits.max_rounds = Some(config.max_rounds);
     limits.ring_events = Some(config.hub.ring_events as u64);
     limits.max_page = Some(config.page_max);
+    let heartbeat = u64::try_from(config.heartbeat_notice.as_millis()).ok();
+    limits.heartbeat_ms = heartbeat.filter(|every| *every > 0);
     let meta = Meta {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         api_versions: vec!["v1".to_owned()],
-        features: Features::OFFERED.words().into_iter().map(str::to_owned).collect(),
+        features: config.offered().words().into_iter().map(str::to_owned).collect(),
         limits: Some(limits),
     };
     json(200, &Json::encode(&meta).unwrap_or_default())
@@ -114,7 +115,7 @@ pub(crate) async fn events(
             _ => return Err(Refusal::bad_request(format!("invalid cursor: {cursor:?}"))),
         },
     };
-    let page = engine.page(&session, after, limit, rpc::features(&headers)).await?;
+    let page = engine.page(&session, after, limit, rpc::features(&headers, config)).await?;
     Ok(json(200, &page))
 }
 

@@ -1,7 +1,8 @@
 //! `POST /api/v1/sessions/{id}/rpc`: JSON-RPC in, NDJSON out (session service §4).
 
-use super::stream::StreamBody;
+use super::stream::{Alive, StreamBody};
 use super::{auth, body, refusal::Refusal, rest};
+use crate::config::Config;
 use crate::engine::{Engine, Reply};
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -42,22 +43,21 @@ async fn answer(
             return Ok(ndjson(line.into()));
         }
     };
-    let features = features(&parts.headers);
+    let features = features(&parts.headers, config);
+    let alive = Alive::of(features, config);
     let reply = engine.call(&session, who, features, request).await;
     Ok(ndjson(match reply {
         Reply::Line(line) => line.into(),
-        Reply::Call { feed, presence } => {
-            Body::new(StreamBody::call(feed, presence, config.heartbeat))
-        }
-        Reply::Watch(replay) => Body::new(StreamBody::subscription(replay, config.heartbeat)),
+        Reply::Call { feed, presence } => Body::new(StreamBody::call(feed, presence, alive)),
+        Reply::Watch(replay) => Body::new(StreamBody::subscription(replay, alive)),
         Reply::Nothing => Bytes::new().into(),
     }))
 }
 
-/// What the request asks for beyond the plain contract.
-pub(crate) fn features(headers: &HeaderMap) -> Features {
+/// What the request asks for beyond the plain contract, and gets.
+pub(crate) fn features(headers: &HeaderMap, config: &Config) -> Features {
     let values = headers.get_all(feature::HEADER);
-    Features::parse(values.iter().filter_map(|value| value.to_str().ok()))
+    Features::parse(values.iter().filter_map(|value| value.to_str().ok())).and(config.offered())
 }
 
 fn ndjson(body: Body) -> Response {

@@ -1,8 +1,11 @@
 //! The bodies of streamed `/rpc` answers: one frame for each batch of lines that is ready.
 
+use crate::config::Config;
 use crate::engine::{Feed, Replay, ReplayStep};
 use crate::hub::{Reader, Then};
 use axum::body::HttpBody;
+use broca_proto::session::feature::Features;
+use broca_proto::session::notice;
 use bytes::Bytes;
 use hyper::body::Frame;
 use std::convert::Infallible;
@@ -34,15 +37,15 @@ impl StreamBody {
     pub(crate) fn call(
         feed: oneshot::Receiver<Feed>,
         presence: oneshot::Sender<()>,
-        heartbeat: Option<Duration>,
+        alive: Option<Alive>,
     ) -> Self {
-        let heartbeat = heartbeat.map(Heartbeat::new);
+        let heartbeat = alive.map(Heartbeat::new);
         Self { source: Source::Queued(feed), heartbeat, _presence: Some(presence) }
     }
 
     /// The stream of a subscription.
-    pub(crate) fn subscription(replay: Replay, heartbeat: Option<Duration>) -> Self {
-        let heartbeat = heartbeat.map(Heartbeat::new);
+    pub(crate) fn subscription(replay: Replay, alive: Option<Alive>) -> Self {
+        let heartbeat = alive.map(Heartbeat::new);
         Self { source: Source::Replaying(Box::pin(replay.step())), heartbeat, _presence: None }
     }
 
@@ -99,34 +102,53 @@ impl HttpBody for StreamBody {
             }
             Poll::Pending => match heartbeat.poll(cx) {
                 Poll::Pending => Poll::Pending,
-                Poll::Ready(()) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"\n"))))),
+                Poll::Ready(line) => Poll::Ready(Some(Ok(Frame::data(line)))),
             },
         }
     }
 }
 
-/// Says when a silent stream should show that it lives.
-struct Heartbeat {
+/// How a stream shows in its silence that it lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Alive {
     every: Duration,
+    line: Bytes,
+}
+
+impl Alive {
+    /// The notification for a request that asked for it, a blank line for others where the operator wants it.
+    pub(crate) fn of(features: Features, config: &Config) -> Option<Self> {
+        if features.heartbeat {
+            return Some(Self { every: config.heartbeat_notice, line: notice::heartbeat_line() });
+        }
+        let line = Bytes::from_static(b"\n");
+        config.heartbeat.map(|every| Self { every, line })
+    }
+}
+
+/// Says when a silent stream should show that it lives, and with which line.
+struct Heartbeat {
+    alive: Alive,
     sleep: Pin<Box<Sleep>>,
 }
 
 impl Heartbeat {
-    fn new(every: Duration) -> Self {
-        Self { every, sleep: Box::pin(tokio::time::sleep(every)) }
+    fn new(alive: Alive) -> Self {
+        let sleep = Box::pin(tokio::time::sleep(alive.every));
+        Self { alive, sleep }
     }
 
     fn restart(&mut self) {
-        self.sleep.as_mut().reset(Instant::now() + self.every);
+        self.sleep.as_mut().reset(Instant::now() + self.alive.every);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
         if self.sleep.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
         self.restart();
         // Registers the new time.
         let _ = self.sleep.as_mut().poll(cx);
-        Poll::Ready(())
+        Poll::Ready(self.alive.line.clone())
     }
 }

@@ -9,6 +9,7 @@ mod envelope;
 mod gate;
 mod harness;
 mod lean;
+mod notices;
 mod pauses;
 mod rest;
 mod restart;

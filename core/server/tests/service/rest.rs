@@ -1,6 +1,7 @@
 //! The endpoint table, auth, open, join, pages and close (session service §3).
 
 use crate::harness::*;
+use broca_proto::session::feature::Features;
 use serde_json::{Value, json};
 
 fn auth(value: &str) -> Vec<(String, String)> {
@@ -23,12 +24,16 @@ async fn the_open_routes_answer_and_unknown_ones_are_empty() {
     let meta = meta.json();
     assert_eq!(meta["version"], "0.1.0");
     assert_eq!(meta["api_versions"], json!(["v1"]));
-    assert_eq!(meta["features"], json!(["display", "cancel"]));
-    assert_eq!(
-        meta["limits"],
-        json!({"turn_timeout_ms": 120_000, "max_request_bytes": 16 << 20, "max_rounds": 8,
-               "ring_events": 256, "max_page": 200})
-    );
+    assert_eq!(meta["features"], json!(Features::OFFERED.words()));
+    let limits = json!({
+        "turn_timeout_ms": 120_000,
+        "max_request_bytes": 16 << 20,
+        "max_rounds": 8,
+        "ring_events": 256,
+        "max_page": 200,
+        "heartbeat_ms": 10_000,
+    });
+    assert_eq!(meta["limits"], limits);
     for (method, path, status) in [
         ("GET", "/", 404),
         ("GET", "/admin/v1/profiles", 404),

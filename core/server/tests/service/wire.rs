@@ -197,6 +197,16 @@ impl Lines {
         }
     }
 
+    /// Reads up to the first notification of this method.
+    pub async fn until_method(&mut self, method: &str) -> Value {
+        loop {
+            let line = self.next().await.unwrap_or_else(|| panic!("no {method}"));
+            if line["method"] == method {
+                return line;
+            }
+        }
+    }
+
     /// Everything up to the end.
     pub async fn rest(&mut self) -> Vec<Value> {
         let mut lines = Vec::new();
