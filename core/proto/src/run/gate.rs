@@ -11,6 +11,7 @@
 //! A call that its owner had queued before the turn paused is no continuation: it waits its turn.
 
 use crate::session::ids::KeyId;
+use crate::session::notice::Queued;
 use std::collections::VecDeque;
 
 /// One arrival at the gate; numbers are not used again.
@@ -74,6 +75,14 @@ pub enum GateOutput {
 struct Waiter {
     ticket: Ticket,
     who: KeyId,
+    /// The position that [`Gate::take_places`] gave last; none yet is 0.
+    told: u64,
+}
+
+impl Waiter {
+    const fn new(ticket: Ticket, who: KeyId) -> Self {
+        Self { ticket, who, told: 0 }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,22 +145,22 @@ impl Gate {
         self.next_ticket += 1;
         // The owner comes first: it may be late as long as nobody has taken over.
         if matches!(&self.state, State::Parked { owner, .. } if *owner == who) {
-            self.grant(Waiter { ticket, who }, Entry::Resumed);
+            self.grant(Waiter::new(ticket, who), Entry::Resumed);
             return ticket;
         }
         self.handle_timeout(now);
         match &self.state {
             State::Closed => self.refuse(ticket, Refusal::Closed),
-            State::Free => self.grant(Waiter { ticket, who }, Entry::Fresh),
+            State::Free => self.grant(Waiter::new(ticket, who), Entry::Fresh),
             State::Parked { owner, deadline } if *deadline <= now => {
                 let from = owner.clone();
-                self.grant(Waiter { ticket, who }, Entry::Reclaimed { from });
+                self.grant(Waiter::new(ticket, who), Entry::Reclaimed { from });
             }
             State::Held { .. } | State::Parked { .. } => {
                 if self.waiters.len() >= self.max_waiters {
                     self.refuse(ticket, Refusal::QueueFull);
                 } else {
-                    self.waiters.push_back(Waiter { ticket, who });
+                    self.waiters.push_back(Waiter::new(ticket, who));
                 }
             }
         }
@@ -268,10 +277,17 @@ impl Gate {
         self.waiters.iter().map(|w| (w.ticket, &w.who))
     }
 
-    /// How many calls go before this waiting one, the turn at work or parked not counted.
-    #[must_use]
-    pub fn position(&self, ticket: Ticket) -> Option<usize> {
-        self.waiters.iter().position(|w| w.ticket == ticket)
+    /// Where those calls stand whose place is new since this was last asked: those that have come to wait, and those
+    /// that have moved up. The turn at work or parked counts for nothing.
+    pub fn take_places(&mut self) -> Vec<(Ticket, Queued)> {
+        let waiting = self.waiters.len() as u64;
+        let mut places = Vec::new();
+        for (position, waiter) in (1_u64..).zip(&mut self.waiters) {
+            if std::mem::replace(&mut waiter.told, position) != position {
+                places.push((waiter.ticket, Queued { position, waiting }));
+            }
+        }
+        places
     }
 
     /// Whether nothing is at work, parked or waiting: the gate can be dropped and made anew.
@@ -285,7 +301,7 @@ impl Gate {
     }
 
     fn grant(&mut self, waiter: Waiter, entry: Entry) {
-        let Waiter { ticket, who } = waiter;
+        let Waiter { ticket, who, .. } = waiter;
         self.state = State::Held { ticket, who: who.clone() };
         self.outputs.push_back(GateOutput::Granted { ticket, who, entry });
     }
@@ -296,294 +312,4 @@ impl Gate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashSet;
-
-    fn key(name: &str) -> KeyId {
-        KeyId::from(name)
-    }
-
-    fn granted(gate: &mut Gate) -> Option<(Ticket, Entry)> {
-        match gate.poll_output() {
-            Some(GateOutput::Granted { ticket, entry, .. }) => Some((ticket, entry)),
-            None => None,
-            Some(GateOutput::Refused { .. }) => panic!("refused"),
-        }
-    }
-
-    fn reclaimed(from: &str) -> Entry {
-        Entry::Reclaimed { from: key(from) }
-    }
-
-    /// A gate at which a turn of `a` is parked until 100.
-    fn parked() -> Gate {
-        let mut gate = Gate::default();
-        let ticket = gate.handle_arrival(key("a"), 0);
-        assert_eq!(granted(&mut gate), Some((ticket, Entry::Fresh)));
-        assert!(gate.handle_park(ticket, 100, 0));
-        gate
-    }
-
-    #[test]
-    fn calls_go_one_by_one_in_the_order_of_arrival_also_those_of_one_client() {
-        let mut gate = Gate::default();
-        let tickets: Vec<Ticket> =
-            ["a", "b", "a", "c"].iter().map(|who| gate.handle_arrival(key(who), 0)).collect();
-        assert_eq!(gate.position(tickets[3]), Some(2));
-        for ticket in tickets {
-            assert_eq!(granted(&mut gate), Some((ticket, Entry::Fresh)));
-            assert_eq!(granted(&mut gate), None);
-            assert!(gate.handle_release(ticket));
-        }
-        assert!(gate.is_idle());
-    }
-
-    #[test]
-    fn the_owners_continuation_overtakes_the_queue_before_and_after_the_deadline() {
-        for now in [50, 1000] {
-            let mut gate = parked();
-            gate.handle_arrival(key("b"), 10);
-            assert_eq!(granted(&mut gate), None);
-            let back = gate.handle_arrival(key("a"), now);
-            assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
-        }
-    }
-
-    #[test]
-    fn at_the_deadline_the_first_waiter_takes_over_by_the_timer() {
-        let mut gate = parked();
-        assert_eq!(gate.poll_timeout(), None);
-        let first = gate.handle_arrival(key("b"), 10);
-        gate.handle_arrival(key("c"), 20);
-        assert_eq!(gate.poll_timeout(), Some(100));
-        gate.handle_timeout(99);
-        assert_eq!(granted(&mut gate), None);
-        gate.handle_timeout(100);
-        assert_eq!(granted(&mut gate), Some((first, reclaimed("a"))));
-        assert_eq!(gate.poll_timeout(), None);
-    }
-
-    #[test]
-    fn a_later_arrival_never_jumps_the_queue_even_when_the_timer_is_late() {
-        let mut gate = parked();
-        let first = gate.handle_arrival(key("b"), 10);
-        let second = gate.handle_arrival(key("c"), 200);
-        assert_eq!(granted(&mut gate), Some((first, reclaimed("a"))));
-        assert_eq!(granted(&mut gate), None);
-        assert_eq!(gate.position(second), Some(0));
-    }
-
-    #[test]
-    fn without_waiters_an_expired_pause_stays_with_its_owner() {
-        let mut gate = parked();
-        gate.handle_timeout(100_000);
-        let back = gate.handle_arrival(key("a"), 100_001);
-        assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
-    }
-
-    #[test]
-    fn without_waiters_the_next_arrival_takes_over_an_expired_pause() {
-        let mut gate = parked();
-        let next = gate.handle_arrival(key("b"), 100);
-        assert_eq!(granted(&mut gate), Some((next, reclaimed("a"))));
-    }
-
-    #[test]
-    fn a_call_that_the_owner_queued_before_the_pause_is_no_continuation() {
-        let mut gate = Gate::default();
-        let turn = gate.handle_arrival(key("a"), 0);
-        let queued = gate.handle_arrival(key("a"), 1);
-        assert_eq!(granted(&mut gate), Some((turn, Entry::Fresh)));
-        gate.handle_park(turn, 100, 2);
-        assert_eq!(granted(&mut gate), None);
-        let back = gate.handle_arrival(key("a"), 3);
-        assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
-        gate.handle_release(back);
-        assert_eq!(granted(&mut gate), Some((queued, Entry::Fresh)));
-    }
-
-    #[test]
-    fn a_pause_that_begins_past_its_deadline_goes_to_the_waiter_at_once() {
-        let mut gate = Gate::default();
-        let turn = gate.handle_arrival(key("a"), 0);
-        let waiter = gate.handle_arrival(key("b"), 0);
-        granted(&mut gate);
-        gate.handle_park(turn, 5, 5);
-        assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
-    }
-
-    #[test]
-    fn a_caller_that_leaves_the_queue_is_never_granted() {
-        let mut gate = Gate::default();
-        let turn = gate.handle_arrival(key("a"), 0);
-        let gone = gate.handle_arrival(key("b"), 0);
-        let next = gate.handle_arrival(key("c"), 0);
-        granted(&mut gate);
-        assert!(gate.handle_leave(gone));
-        assert!(!gate.handle_leave(gone));
-        assert!(!gate.handle_leave(turn), "the holder does not wait");
-        gate.handle_release(turn);
-        assert_eq!(granted(&mut gate), Some((next, Entry::Fresh)));
-    }
-
-    #[test]
-    fn a_pause_survives_a_restart_and_a_take_over_that_failed() {
-        let mut gate = Gate::parked(8, key("a"), 100);
-        let waiter = gate.handle_arrival(key("b"), 10);
-        gate.handle_timeout(100);
-        assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
-        assert!(gate.handle_give_back(waiter, key("a"), 100));
-        assert_eq!(gate.pause(), Some((&key("a"), 100)));
-        let back = gate.handle_arrival(key("a"), 200);
-        assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
-    }
-
-    #[test]
-    fn a_paused_turn_is_claimed_by_its_owner_only() {
-        let mut gate = parked();
-        let waiter = gate.handle_arrival(key("b"), 1);
-        assert_eq!(gate.claim_parked(&key("b")), None);
-        let claimed = gate.claim_parked(&key("a")).unwrap();
-        assert_eq!(gate.holder(), Some((claimed, &key("a"))));
-        gate.handle_release(claimed);
-        assert_eq!(granted(&mut gate), Some((waiter, Entry::Fresh)));
-    }
-
-    #[test]
-    fn closing_refuses_everybody_who_waits_or_comes_later() {
-        let mut gate = Gate::default();
-        let turn = gate.handle_arrival(key("a"), 0);
-        let waiter = gate.handle_arrival(key("b"), 0);
-        granted(&mut gate);
-        gate.handle_close();
-        let late = gate.handle_arrival(key("c"), 0);
-        for ticket in [waiter, late] {
-            let refused = GateOutput::Refused { ticket, why: Refusal::Closed };
-            assert_eq!(gate.poll_output(), Some(refused));
-        }
-        assert!(!gate.handle_release(turn));
-        assert!(!gate.handle_park(turn, 9, 0));
-        assert_eq!(gate.poll_output(), None);
-    }
-
-    #[test]
-    fn a_full_queue_refuses_the_newcomer_only() {
-        let mut gate = Gate::new(1);
-        let turn = gate.handle_arrival(key("a"), 0);
-        let waiter = gate.handle_arrival(key("b"), 0);
-        granted(&mut gate);
-        let late = gate.handle_arrival(key("c"), 0);
-        let refused = GateOutput::Refused { ticket: late, why: Refusal::QueueFull };
-        assert_eq!(gate.poll_output(), Some(refused));
-        gate.handle_release(turn);
-        assert_eq!(granted(&mut gate), Some((waiter, Entry::Fresh)));
-    }
-
-    #[derive(Debug, Clone)]
-    enum Step {
-        Arrive(u8),
-        Leave(usize),
-        Park(u64),
-        Release,
-        Claim(u8),
-        GiveBack,
-        Wait(u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            4 => (0u8..3).prop_map(Step::Arrive),
-            1 => any::<usize>().prop_map(Step::Leave),
-            2 => (0u64..50).prop_map(Step::Park),
-            3 => Just(Step::Release),
-            1 => (0u8..3).prop_map(Step::Claim),
-            1 => Just(Step::GiveBack),
-            2 => (0u64..60).prop_map(Step::Wait),
-        ]
-    }
-
-    /// What the gate must look like, told by its outputs alone.
-    #[derive(Default)]
-    struct Witness {
-        waiting: Vec<Ticket>,
-        holder: Option<Ticket>,
-        answered: HashSet<Ticket>,
-    }
-
-    impl Witness {
-        fn watch(&mut self, gate: &mut Gate) {
-            while let Some(output) = gate.poll_output() {
-                let GateOutput::Granted { ticket, entry, .. } = output else { panic!("refused") };
-                assert_eq!(self.holder, None, "two holders");
-                assert!(self.answered.insert(ticket), "granted twice");
-                match entry {
-                    Entry::Resumed => assert_eq!(self.waiting.pop(), Some(ticket)),
-                    _ => assert_eq!(self.waiting.remove(0), ticket, "out of order"),
-                }
-                self.holder = Some(ticket);
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_happens_one_call_goes_at_a_time_in_order_and_none_is_lost(
-            steps in proptest::collection::vec(step(), 1..80)
-        ) {
-            let who = |n: u8| KeyId::from(format!("key_{n}"));
-            let (mut gate, mut now, mut seen) = (Gate::default(), 0, Witness::default());
-            let mut arrivals = 0;
-            for step in steps {
-                match step {
-                    Step::Arrive(n) => {
-                        arrivals += 1;
-                        let ticket = gate.handle_arrival(who(n), now);
-                        seen.waiting.push(ticket);
-                    }
-                    Step::Leave(n) if !seen.waiting.is_empty() => {
-                        let ticket = seen.waiting.remove(n % seen.waiting.len());
-                        prop_assert!(gate.handle_leave(ticket));
-                        seen.answered.insert(ticket);
-                    }
-                    Step::Park(ms) => if let Some(ticket) = seen.holder.take() {
-                        prop_assert!(gate.handle_park(ticket, now + ms, now));
-                    },
-                    Step::Release => if let Some(ticket) = seen.holder.take() {
-                        prop_assert!(gate.handle_release(ticket));
-                    },
-                    Step::Claim(n) => if let Some(ticket) = gate.claim_parked(&who(n)) {
-                        prop_assert_eq!(seen.holder, None);
-                        seen.holder = Some(ticket);
-                    },
-                    Step::GiveBack => if let Some(ticket) = seen.holder.take() {
-                        prop_assert!(gate.handle_give_back(ticket, who(0), now));
-                    },
-                    Step::Wait(ms) => {
-                        now += ms;
-                        if gate.poll_timeout().is_some_and(|at| at <= now) {
-                            gate.handle_timeout(now);
-                            prop_assert!(gate.holder().is_some(), "nobody was woken");
-                        }
-                    }
-                    Step::Leave(_) => {}
-                }
-                seen.watch(&mut gate);
-                prop_assert_eq!(gate.holder().map(|h| h.0), seen.holder);
-                let waiting: Vec<Ticket> = gate.waiters().map(|w| w.0).collect();
-                prop_assert_eq!(&waiting, &seen.waiting);
-            }
-            // In the end everybody gets through: turns end, pauses expire.
-            while seen.holder.is_some() || gate.poll_timeout().is_some() {
-                match seen.holder.take() {
-                    Some(ticket) => prop_assert!(gate.handle_release(ticket)),
-                    None => gate.handle_timeout(u64::MAX),
-                }
-                seen.watch(&mut gate);
-            }
-            prop_assert!(seen.waiting.is_empty());
-            prop_assert_eq!(seen.answered.len(), arrivals);
-        }
-    }
-}
+mod tests;

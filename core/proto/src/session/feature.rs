@@ -92,8 +92,14 @@ features! {
 
 impl Features {
     /// What the service of this version offers and announces.
-    pub const OFFERED: Self =
-        Self { display: true, cancel: true, heartbeat: true, lean_result: true, ..Self::NONE };
+    pub const OFFERED: Self = Self {
+        display: true,
+        cancel: true,
+        heartbeat: true,
+        queue: true,
+        lean_result: true,
+        ..Self::NONE
+    };
     /// What the client of this version understands and asks for.
     pub const UNDERSTOOD: Self = Self { display: true, cancel: true, ..Self::NONE };
 }

@@ -16,7 +16,7 @@ use broca_proto::session::method::{self, Method, Params};
 use broca_proto::session::rpc::{Request, RpcFailure, response_line};
 use bytes::Bytes;
 use std::sync::Arc;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// How a request is answered.
 pub(crate) enum Reply {
@@ -27,7 +27,7 @@ pub(crate) enum Reply {
     /// With the stream of a call; the sender goes when the stream goes.
     Call {
         /// What the stream shows once the gate opens.
-        feed: oneshot::Receiver<Feed>,
+        feed: mpsc::UnboundedReceiver<Feed>,
         /// Dropped with the stream.
         presence: oneshot::Sender<()>,
     },

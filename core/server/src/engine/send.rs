@@ -14,15 +14,18 @@ use broca_proto::run::turn;
 use broca_proto::session::content::Message;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ids::KeyId;
+use broca_proto::session::notice::Queued;
 use broca_proto::session::rpc::{self, RpcFailure};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::Instrument;
 
-/// What a call's stream gets when its wait is over.
+/// What a call's stream gets: places while it waits, then one of the others.
 pub(crate) enum Feed {
+    /// It waits, and asked to be told where.
+    Place(Queued),
     /// The turn has begun: the session's feed, and at its end the terminal line.
     Live(Reader),
     /// There is no turn: one line, or none for a notification.
@@ -57,6 +60,9 @@ impl Call {
     }
 }
 
+/// The sending end of a stream's feed. What it holds is bounded: places only ever get better.
+pub(super) type Feeding = mpsc::UnboundedSender<Feed>;
+
 /// Starts the call. Its stream gets the feed when the gate opens; dropping the sender of `presence` says
 /// that the stream is gone.
 pub(super) fn begin(
@@ -64,11 +70,12 @@ pub(super) fn begin(
     session: Arc<Session>,
     call: Call,
     message: Message,
-) -> (oneshot::Receiver<Feed>, oneshot::Sender<()>) {
-    let (feed, fed) = oneshot::channel();
+) -> (mpsc::UnboundedReceiver<Feed>, oneshot::Sender<()>) {
+    let (feed, fed) = mpsc::unbounded_channel();
     let (presence, present) = oneshot::channel();
     let engine = Arc::clone(engine);
-    let (ticket, granted) = session.arrive(call.who.clone(), call.id.clone());
+    let places = call.features.queue.then(|| feed.clone());
+    let (ticket, granted) = session.arrive(call.who.clone(), call.id.clone(), places);
     if engine.is_stopping() {
         // It may have arrived after those that wait were refused.
         session.begin_shutdown();
@@ -87,7 +94,7 @@ async fn wait_and_run(
     message: Message,
     ticket: Ticket,
     mut granted: oneshot::Receiver<Grant>,
-    feed: oneshot::Sender<Feed>,
+    feed: Feeding,
     present: oneshot::Receiver<()>,
 ) {
     let grant = tokio::select! {

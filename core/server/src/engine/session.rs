@@ -1,7 +1,7 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
 use super::now_ms;
-use super::send::Grant;
+use super::send::{Feed, Feeding, Grant};
 use crate::config::Config;
 use crate::hub::{Hub, ReaderId};
 use broca_proto::Json;
@@ -73,6 +73,8 @@ struct Control {
 struct Waiting {
     request: Option<Json>,
     grant: oneshot::Sender<Grant>,
+    /// Where it is told its place, if it asked for that.
+    places: Option<Feeding>,
 }
 
 #[derive(Debug)]
@@ -131,11 +133,12 @@ impl Session {
         self: &Arc<Self>,
         who: KeyId,
         request: Option<Json>,
+        places: Option<Feeding>,
     ) -> (Ticket, oneshot::Receiver<Grant>) {
         let (grant, granted) = oneshot::channel();
         let mut control = self.lock();
         let ticket = control.gate.handle_arrival(who, now_ms());
-        control.waiting.insert(ticket, Waiting { request, grant });
+        control.waiting.insert(ticket, Waiting { request, grant, places });
         self.settle(&mut control);
         (ticket, granted)
     }
@@ -146,6 +149,7 @@ impl Session {
         let left = control.gate.handle_leave(ticket);
         if left {
             control.waiting.remove(&ticket);
+            tell_places(&mut control);
         }
         left
     }
@@ -242,6 +246,7 @@ impl Session {
                 // Its stream may have gone away at this very moment.
                 let _ = waiting.grant.send(Grant::Cancelled);
             }
+            tell_places(&mut control);
             return Found::Queued;
         }
         Found::Idle
@@ -301,6 +306,7 @@ impl Session {
                 }
             }
         }
+        tell_places(control);
         self.set_timer(control);
     }
 
@@ -330,6 +336,15 @@ impl Session {
 /// Marks a turn as cancelled, for whoever asked for it.
 pub(super) fn mark_cancelled(flag: &AtomicBool) {
     flag.store(true, Ordering::SeqCst);
+}
+
+/// Tells the calls that wait where they stand, where that is new.
+fn tell_places(control: &mut Control) {
+    for (ticket, place) in control.gate.take_places() {
+        let places = control.waiting.get(&ticket).and_then(|waiting| waiting.places.as_ref());
+        // The stream may just have gone.
+        let _ = places.map(|places| places.send(Feed::Place(place)));
+    }
 }
 
 fn finish(hub: &Hub, stream: Option<(ReaderId, Bytes)>) {

@@ -4,7 +4,7 @@
 
 use super::deltas::Sink;
 use super::record::{Context, Recorded, Write, mint};
-use super::send::{Call, Feed, Held, stopping};
+use super::send::{Call, Feed, Feeding, Held, stopping};
 use super::session::{Ending, Session, Stop, mark_cancelled};
 use super::{Engine, now_ms};
 use crate::hub::{ReaderId, ReaderKind};
@@ -30,7 +30,7 @@ use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rpc::{self, RpcFailure};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 /// How far the turn has come with the store's gate.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ impl Drive {
         }
     }
 
-    pub(super) async fn run(mut self, entry: Entry, message: Message, feed: oneshot::Sender<Feed>) {
+    pub(super) async fn run(mut self, entry: Entry, message: Message, feed: Feeding) {
         let prepared = self.prepare(entry.clone(), message).await;
         let start = match prepared {
             Ok(Ok(start)) => start,

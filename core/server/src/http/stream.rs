@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 /// The stream of a `session.sendMessage` or a `session.subscribe`.
@@ -24,8 +24,8 @@ pub(crate) struct StreamBody {
 }
 
 enum Source {
-    /// Waits at the gate: not a byte.
-    Queued(oneshot::Receiver<Feed>),
+    /// Waits at the gate: not a byte, unless it asked for its places.
+    Queued(mpsc::UnboundedReceiver<Feed>),
     /// Shows what was logged before.
     Replaying(Pin<Box<dyn Future<Output = ReplayStep> + Send>>),
     Live(Reader),
@@ -35,7 +35,7 @@ enum Source {
 impl StreamBody {
     /// The stream of a call that waits at the gate.
     pub(crate) fn call(
-        feed: oneshot::Receiver<Feed>,
+        feed: mpsc::UnboundedReceiver<Feed>,
         presence: oneshot::Sender<()>,
         alive: Option<Alive>,
     ) -> Self {
@@ -53,11 +53,14 @@ impl StreamBody {
         loop {
             let (lines, next) = match &mut self.source {
                 Source::Over => return Poll::Ready(None),
-                Source::Queued(feed) => match Pin::new(feed).poll(cx) {
+                Source::Queued(feed) => match feed.poll_recv(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(Feed::Live(reader))) => (Bytes::new(), Source::Live(reader)),
-                    Poll::Ready(Ok(Feed::Answer(line))) => (line, Source::Over),
-                    Poll::Ready(Err(_)) => (Bytes::new(), Source::Over),
+                    Poll::Ready(Some(Feed::Place(place))) => {
+                        return Poll::Ready(Some(place.line()));
+                    }
+                    Poll::Ready(Some(Feed::Live(reader))) => (Bytes::new(), Source::Live(reader)),
+                    Poll::Ready(Some(Feed::Answer(line))) => (line, Source::Over),
+                    Poll::Ready(None) => (Bytes::new(), Source::Over),
                 },
                 Source::Replaying(step) => match step.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,

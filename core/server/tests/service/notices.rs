@@ -41,6 +41,42 @@ async fn every_silent_stream_that_asked_for_it_shows_that_it_lives() {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_is_told_its_place_when_it_comes_and_when_it_moves_up() {
+    let world = World::new().await;
+    let driver = world.driver(&[]).await;
+    let place = |position, waiting| {
+        let params = json!({"position": position, "waiting": waiting});
+        json!({"jsonrpc": "2.0", "method": "session.queued", "params": params})
+    };
+    let release = world.main.hold("1");
+    let mut running = driver.send_with("queue", 1, "1").await;
+    world.main.was_asked(1).await;
+    let next = world.main.hold("2");
+    let mut second = driver.send_with("queue", 2, "2").await;
+    assert_eq!(second.next().await.unwrap(), place(1, 1));
+    let mut plain = driver.send_with("", 3, "3").await;
+    let mut fourth = driver.send_with("queue", 4, "4").await;
+    assert_eq!(fourth.next().await.unwrap(), place(3, 3));
+    let mut fifth = driver.send_with("queue", 5, "5").await;
+    assert_eq!(fifth.next().await.unwrap(), place(4, 4));
+    driver.call_with("cancel", "session.cancel", json!({"request_id": 4})).await;
+    assert_eq!(fourth.rest().await.pop().unwrap()["error"]["code"], -32021);
+    assert_eq!(fifth.next().await.unwrap(), place(3, 3));
+    second.stays_silent().await;
+    release.send(()).unwrap();
+    world.main.was_asked(2).await;
+    assert_eq!(fifth.next().await.unwrap(), place(2, 2));
+    drop(next);
+    assert_eq!(fifth.next().await.unwrap(), place(1, 1));
+    for stream in [&mut running, &mut second, &mut plain, &mut fifth] {
+        let lines = stream.rest().await;
+        let told = lines.iter().filter(|line| line["method"] == "session.queued").count();
+        assert_eq!(told, 0, "{lines:?}");
+        assert!(lines.last().unwrap()["result"].is_object());
+    }
+}
+
+#[tokio::test]
 async fn blank_lines_stay_for_the_others_where_the_operator_wants_them() {
     let set = |c: &mut broca_server::Config| {
         (c.heartbeat, c.heartbeat_notice) = (Some(EVERY), EVERY);
