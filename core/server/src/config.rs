@@ -17,6 +17,9 @@ pub struct Config {
     /// How long a paused turn waits for its results. Default 120 s. Environment `BROCA_TURN_TIMEOUT`,
     /// `BAE_TURN_TIMEOUT`, whole seconds.
     pub turn_timeout: Duration,
+    /// How long `session.hold` may keep a pause after it began. Default a day; zero renews nothing. Environment
+    /// `BROCA_MAX_HOLD`, whole seconds.
+    pub max_hold: Duration,
     /// How long running turns may go on after a shutdown began. Default 30 s. Environment
     /// `BROCA_SHUTDOWN_TIMEOUT`, `BAE_SHUTDOWN_TIMEOUT`, whole seconds.
     pub shutdown_timeout: Duration,
@@ -93,6 +96,7 @@ impl Default for Config {
             addr: SocketAddr::from(([0, 0, 0, 0], 8080)),
             db_path: PathBuf::from("/var/lib/bae/bae.db"),
             turn_timeout: Duration::from_secs(120),
+            max_hold: Duration::from_secs(86_400),
             shutdown_timeout: Duration::from_secs(30),
             max_request_bytes: 16 * 1024 * 1024,
             max_head_bytes: 64 * 1024,
@@ -156,6 +160,7 @@ impl Config {
         }
         for (name, setting) in [
             ("TURN_TIMEOUT", &mut config.turn_timeout),
+            ("MAX_HOLD", &mut config.max_hold),
             ("SHUTDOWN_TIMEOUT", &mut config.shutdown_timeout),
             ("HEAD_TIMEOUT", &mut config.head_timeout),
             ("BODY_TIMEOUT", &mut config.body_timeout),
@@ -216,6 +221,7 @@ impl Config {
         let hub = &self.hub;
         for (name, time) in [
             ("TURN_TIMEOUT", self.turn_timeout),
+            ("MAX_HOLD", self.max_hold),
             ("SHUTDOWN_TIMEOUT", self.shutdown_timeout),
             ("HEAD_TIMEOUT", self.head_timeout),
             ("BODY_TIMEOUT", self.body_timeout),
@@ -326,6 +332,7 @@ mod tests {
         let endless = u64::MAX.to_string();
         for name in [
             "TURN_TIMEOUT",
+            "MAX_HOLD",
             "SHUTDOWN_TIMEOUT",
             "HEAD_TIMEOUT",
             "BODY_TIMEOUT",

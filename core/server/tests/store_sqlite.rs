@@ -5,7 +5,7 @@
 mod store_suite;
 
 use broca_server::store::{
-    PageLimit, Registration, Seq, SqliteSettings, SqliteStore, Store, StoreError,
+    Epoch, PageLimit, Registration, Seq, SqliteSettings, SqliteStore, Store, StoreError, WallTime,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -177,8 +177,59 @@ fn a_newer_database_is_named_with_both_versions_and_left_alone() {
     drop(db);
     let before = std::fs::read(&path).unwrap();
     let refused = at(&path).unwrap_err();
-    assert!(matches!(refused, StoreError::Newer { found: 4000, ours: 1, .. }), "{refused}");
+    assert!(matches!(refused, StoreError::Newer { found: 4000, ours: 2, .. }), "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+/// A database as the first version made it, with a paused turn and a gate that was held.
+fn first_version(path: &Path, more: &str) {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.execute_batch(include_str!("../src/store/sqlite/0001_spine.sql")).unwrap();
+    db.execute_batch(
+        r#"INSERT INTO sessions (id, profile_id, creator, state, created_at)
+               VALUES ('ses_1', 'pro_1', 'key_a', 'open', 1), ('ses_2', 'pro_1', 'key_a', 'open', 1);
+           INSERT INTO events (session, seq, id, event_type, created_at, payload)
+               VALUES (1, 1, 'evt_1', 'session.open', 1, '{}');
+           INSERT INTO gates (session, epoch, owner, held, pause_deadline, pause_expected,
+                   pause_stashed, pause_progress)
+               VALUES (1, 3, 'key_a', 0, 500, '["tu_0"]', '[]', '{}'),
+                   (2, 1, 'key_a', 1, NULL, NULL, NULL, NULL);"#,
+    )
+    .unwrap();
+    db.execute_batch(more).unwrap();
+    db.pragma_update(None, "application_id", 0x4252_4f43).unwrap();
+    db.pragma_update(None, "user_version", 1).unwrap();
+}
+
+#[tokio::test]
+async fn a_database_of_the_first_version_opens_with_all_that_is_in_it() {
+    let (_folder, path) = folder();
+    first_version(&path, "");
+    let store = at(&path).unwrap();
+    let parked = store.all_pauses().await.unwrap().pop().unwrap();
+    assert_eq!((parked.session.as_str(), parked.epoch), ("ses_1", Epoch(3)));
+    assert_eq!((parked.pause.owner.as_str(), parked.pause.deadline), ("key_a", WallTime(500)));
+    assert_eq!(parked.pause.began, WallTime(500), "nobody knows when it began");
+    assert_eq!(log(&store, "ses_1").await, ["session.open"]);
+    store.hold("ses_1", "key_a", WallTime(900)).await.unwrap();
+    store.claim_gate("ses_2", "key_b", vec![], NOW).await.unwrap();
+    drop(store);
+    let parked = at(&path).unwrap().all_pauses().await.unwrap().pop().unwrap();
+    assert_eq!(parked.pause.deadline, WallTime(900));
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_brought_up_to_date_stays_as_it_was() {
+    let (_folder, path) = folder();
+    first_version(&path, "ALTER TABLE gates ADD COLUMN pause_began TEXT");
+    assert!(at(&path).is_err());
+    let db = rusqlite::Connection::open(&path).unwrap();
+    let version: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    assert_eq!(version, 1);
+    // Once what stood in the way is gone, everything is done.
+    db.execute_batch("ALTER TABLE gates DROP COLUMN pause_began").unwrap();
+    drop(db);
+    assert_eq!(at(&path).unwrap().all_pauses().await.unwrap().len(), 1);
 }
 
 #[test]

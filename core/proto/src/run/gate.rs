@@ -5,6 +5,7 @@
 //! * a call that the owner of the parked turn makes takes it up at once, ahead of the queue, and
 //!   also after the deadline as long as nobody else has taken over;
 //! * at the deadline the first waiter takes over, woken by the timer;
+//! * the owner may renew the pause for a while (feature `hold`), which moves the deadline;
 //! * without waiters the pause stays with its owner past the deadline, and the next arrival of
 //!   somebody else takes over.
 //!
@@ -38,6 +39,17 @@ pub enum Entry {
         /// Whose turn is abandoned.
         from: KeyId,
     },
+}
+
+/// A parked turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parking {
+    /// Whose turn it is.
+    pub owner: KeyId,
+    /// When it was parked.
+    pub began: u64,
+    /// Until when nobody takes it over.
+    pub deadline: u64,
 }
 
 /// Why a call was turned away.
@@ -89,7 +101,7 @@ impl Waiter {
 enum State {
     Free,
     Held { ticket: Ticket, who: KeyId },
-    Parked { owner: KeyId, deadline: u64 },
+    Parked(Parking),
     Closed,
 }
 
@@ -127,9 +139,9 @@ impl Gate {
 
     /// A gate with a parked turn, as it was stored before a restart.
     #[must_use]
-    pub fn parked(max_waiters: usize, owner: KeyId, deadline: u64) -> Self {
+    pub fn parked(max_waiters: usize, parking: Parking) -> Self {
         let mut gate = Self::new(max_waiters);
-        gate.state = State::Parked { owner, deadline };
+        gate.state = State::Parked(parking);
         gate
     }
 
@@ -144,7 +156,7 @@ impl Gate {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         // The owner comes first: it may be late as long as nobody has taken over.
-        if matches!(&self.state, State::Parked { owner, .. } if *owner == who) {
+        if matches!(&self.state, State::Parked(parking) if parking.owner == who) {
             self.grant(Waiter::new(ticket, who), Entry::Resumed);
             return ticket;
         }
@@ -152,11 +164,11 @@ impl Gate {
         match &self.state {
             State::Closed => self.refuse(ticket, Refusal::Closed),
             State::Free => self.grant(Waiter::new(ticket, who), Entry::Fresh),
-            State::Parked { owner, deadline } if *deadline <= now => {
-                let from = owner.clone();
+            State::Parked(parking) if parking.deadline <= now => {
+                let from = parking.owner.clone();
                 self.grant(Waiter::new(ticket, who), Entry::Reclaimed { from });
             }
-            State::Held { .. } | State::Parked { .. } => {
+            State::Held { .. } | State::Parked(_) => {
                 if self.waiters.len() >= self.max_waiters {
                     self.refuse(ticket, Refusal::QueueFull);
                 } else {
@@ -181,18 +193,30 @@ impl Gate {
         if *holder != ticket {
             return false;
         }
-        self.state = State::Parked { owner: who.clone(), deadline };
+        self.state = State::Parked(Parking { owner: who.clone(), began: now, deadline });
         self.handle_timeout(now);
         true
     }
 
+    /// The owner renews its parked turn: it waits for `renew` from now on, but for no longer than `longest` after it was
+    /// parked, and never shorter than before. Gives the new deadline; nothing when no turn of `who` is parked.
+    pub fn handle_hold(&mut self, who: &KeyId, renew: u64, longest: u64, now: u64) -> Option<u64> {
+        let State::Parked(parking) = &mut self.state else { return None };
+        if parking.owner != *who {
+            return None;
+        }
+        let wished = now.saturating_add(renew).min(parking.began.saturating_add(longest));
+        parking.deadline = parking.deadline.max(wished);
+        Some(parking.deadline)
+    }
+
     /// Gives back a parked turn that `ticket` was granted but could not take up, such as when the
     /// store failed. Says whether `ticket` held the gate.
-    pub fn handle_give_back(&mut self, ticket: Ticket, owner: KeyId, deadline: u64) -> bool {
+    pub fn handle_give_back(&mut self, ticket: Ticket, parking: Parking) -> bool {
         if !self.holds(ticket) {
             return false;
         }
-        self.state = State::Parked { owner, deadline };
+        self.state = State::Parked(parking);
         true
     }
 
@@ -210,23 +234,25 @@ impl Gate {
 
     /// Takes the parked turn of `owner` to end it: the gate is held by the ticket returned, without
     /// an output. Nothing when no turn of this owner is parked.
-    pub fn claim_parked(&mut self, owner: &KeyId) -> Option<Ticket> {
-        if !matches!(&self.state, State::Parked { owner: parked, .. } if parked == owner) {
+    pub fn claim_parked(&mut self, owner: &KeyId) -> Option<(Ticket, Parking)> {
+        let State::Parked(parking) = &self.state else { return None };
+        if parking.owner != *owner {
             return None;
         }
+        let parking = parking.clone();
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         self.state = State::Held { ticket, who: owner.clone() };
-        Some(ticket)
+        Some((ticket, parking))
     }
 
     /// Time has passed: a parked turn past its deadline goes to the first waiter.
     pub fn handle_timeout(&mut self, now: u64) {
-        let State::Parked { owner, deadline } = &self.state else { return };
-        if *deadline > now {
+        let State::Parked(parking) = &self.state else { return };
+        if parking.deadline > now {
             return;
         }
-        let from = owner.clone();
+        let from = parking.owner.clone();
         if let Some(first) = self.waiters.pop_front() {
             self.grant(first, Entry::Reclaimed { from });
         }
@@ -249,7 +275,7 @@ impl Gate {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         match &self.state {
-            State::Parked { deadline, .. } if !self.waiters.is_empty() => Some(*deadline),
+            State::Parked(parking) if !self.waiters.is_empty() => Some(parking.deadline),
             _ => None,
         }
     }
@@ -263,11 +289,11 @@ impl Gate {
         }
     }
 
-    /// Whose turn is parked, and until when.
+    /// The parked turn.
     #[must_use]
-    pub const fn pause(&self) -> Option<(&KeyId, u64)> {
+    pub const fn pause(&self) -> Option<&Parking> {
         match &self.state {
-            State::Parked { owner, deadline } => Some((owner, *deadline)),
+            State::Parked(parking) => Some(parking),
             _ => None,
         }
     }

@@ -48,6 +48,7 @@ pub fn admit(method: &str, caller: Caller<'_>) -> Result<Method, RpcFailure> {
     let known = match found {
         Method::Unknown(_) => false,
         Method::Cancel => caller.features.cancel,
+        Method::Hold => caller.features.hold,
         _ => true,
     };
     if !known {
@@ -80,6 +81,7 @@ pub const fn needs_open(method: &Method) -> bool {
             | Method::Compact
             | Method::StartRemoteSandbox
             | Method::UpdateClientTools
+            | Method::Hold
     )
 }
 
@@ -337,6 +339,7 @@ mod tests {
             ("session.cancelSubagent", true, false),
             ("session.updateClientTools", true, true),
             ("session.cancel", true, false),
+            ("session.hold", true, true),
         ];
         assert_eq!(table.len(), Method::KNOWN.len());
         for (method, driver, open) in table {
@@ -360,8 +363,10 @@ mod tests {
         let nope = refusal("session.nope", false, &SessionState::Closed);
         assert_eq!(nope, Some(not_found("session.nope")));
         let plain = caller(false, &SessionState::Open, Features::NONE);
-        let refused = admit("session.cancel", plain).unwrap_err();
-        assert_eq!((refused.code, refused.message), not_found("session.cancel"));
+        for method in ["session.cancel", "session.hold"] {
+            let refused = admit(method, plain).unwrap_err();
+            assert_eq!((refused.code, refused.message), not_found(method));
+        }
     }
 
     #[test]

@@ -77,6 +77,16 @@ pub fn send_message_result<'a>(
     Json::object([("events", &events), ("lean", &lean), ("message", &message), ("usage", &usage)])
 }
 
+/// The result of a call that paused: for requests that asked for `hold` it says how long nobody takes the turn over.
+#[must_use]
+pub fn pausing_result(features: Features, result: Json, expires_in_ms: u64) -> Json {
+    if !features.hold {
+        return result;
+    }
+    let left = Json::integer(i64::try_from(expires_in_ms).unwrap_or(i64::MAX));
+    result.with_member("pause", &Json::object([("expires_in_ms", &left)]))
+}
+
 fn is_plain(block: &Block) -> bool {
     !matches!(block.kind(), BlockKind::Unknown { .. })
 }
@@ -117,6 +127,15 @@ mod tests {
             result.as_str(),
             format!(r#"{{"events":[{{"id":"evt_1"}}],"message":{expected}}}"#)
         );
+    }
+
+    #[test]
+    fn how_long_a_pause_lasts_is_told_to_those_who_asked_for_hold() {
+        let result = || Json::parse(r#"{"events":[]}"#).unwrap();
+        let hold = Features { hold: true, ..Features::NONE };
+        assert_eq!(pausing_result(Features::NONE, result(), 5), result());
+        let told = pausing_result(hold, result(), 120_000);
+        assert_eq!(told.as_str(), r#"{"events":[],"pause":{"expires_in_ms":120000}}"#);
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl Features {
         cancel: true,
         heartbeat: true,
         queue: true,
+        hold: true,
         lean_result: true,
         ..Self::NONE
     };

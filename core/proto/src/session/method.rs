@@ -35,6 +35,8 @@ open_enum! {
         UpdateClientTools = "session.updateClientTools",
         /// Ends the caller's turn (feature `cancel`).
         Cancel = "session.cancel",
+        /// Renews the caller's paused turn (feature `hold`).
+        Hold = "session.hold",
     }
 }
 
@@ -324,6 +326,17 @@ pub struct CancelResult {
     pub was: CancelledState,
 }
 
+/// The result of `session.hold` (feature `hold`): `{"held":true,"expires_in_ms":…}`, or `{"held":false}` when no turn of
+/// the caller is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldResult {
+    /// Whether a turn of the caller is paused.
+    pub held: bool,
+    /// How long nobody takes it over, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_in_ms: Option<u64>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,7 +381,7 @@ mod tests {
 
     #[test]
     fn there_are_twelve_plain_methods() {
-        let plain = Method::KNOWN.iter().filter(|m| **m != Method::Cancel);
+        let plain = Method::KNOWN.iter().filter(|m| !matches!(m, Method::Cancel | Method::Hold));
         assert_eq!(plain.count(), 12);
     }
 }

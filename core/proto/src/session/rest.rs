@@ -114,6 +114,9 @@ pub struct Limits {
     /// The silence after which a stream that asked for `heartbeat` gets a sign of life, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_ms: Option<u64>,
+    /// How long a pause may be held after it began, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_hold_ms: Option<u64>,
 }
 
 impl Limits {
@@ -127,6 +130,7 @@ impl Limits {
             ring_events: Some(256),
             max_page: Some(200),
             heartbeat_ms: None,
+            max_hold_ms: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::record::{Context, Write};
 use super::send::{self, Call, Feed};
 use super::session::Session;
-use super::{Engine, Replay, cancel, detached};
+use super::{Engine, Replay, cancel, detached, hold};
 use crate::store::{self, StoreError};
 use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
@@ -153,6 +153,10 @@ impl Engine {
             Method::Cancel => {
                 let wish = method::Cancel::read(params)?;
                 cancel::cancel(self, session, &who, wish).await
+            }
+            Method::Hold => {
+                let held = hold::hold(self, session, &who).await.map_err(fails)?;
+                Json::encode(&held).map_err(|_| methods::internal_error())
             }
             method => {
                 let images = profile.await.map(|p| p.available_sandboxes).unwrap_or_default();

@@ -6,7 +6,7 @@ use super::session::{Ending, Found, Session};
 use super::turn::read_pause;
 use crate::store::StoreError;
 use broca_proto::Json;
-use broca_proto::run::gate::Ticket;
+use broca_proto::run::gate::{Parking, Ticket};
 use broca_proto::run::{methods, turn};
 use broca_proto::session::content::Block;
 use broca_proto::session::ids::KeyId;
@@ -35,8 +35,8 @@ pub(super) async fn cancel(
                 // It came to its end or its pause before the word reached it: look again.
                 was_running = true;
             }
-            Found::Paused(ticket, deadline) => {
-                settle_paused(engine, session, who, ticket, deadline, cancel.results).await?;
+            Found::Paused(ticket, parking) => {
+                settle_paused(engine, session, ticket, parking, cancel.results).await?;
                 break CancelledState::Paused;
             }
         }
@@ -48,15 +48,14 @@ pub(super) async fn cancel(
 async fn settle_paused(
     engine: &Engine,
     session: &Arc<Session>,
-    who: &KeyId,
     ticket: Ticket,
-    deadline: u64,
+    parking: Parking,
     results: Vec<Block>,
 ) -> Result<(), RpcFailure> {
-    let settled = settle(engine, session, who, results).await;
+    let settled = settle(engine, session, &parking.owner, results).await;
     let ending = match &settled {
         Ok(()) => Ending::Released,
-        Err(_) => Ending::GivenBack { owner: who.clone(), deadline },
+        Err(_) => Ending::GivenBack(parking),
     };
     session.end_call(ticket, ending, None);
     settled

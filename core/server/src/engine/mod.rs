@@ -1,12 +1,13 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
-//! waits at the gate, [`turn`] runs turns, [`cancel`] ends them, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! waits at the gate, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
 mod cancel;
 mod deltas;
+mod hold;
 mod lobby;
 mod record;
 mod replay;
@@ -17,9 +18,10 @@ mod turn;
 use crate::config::Config;
 use crate::keys::{KeyHash, Role};
 use crate::models::Model;
-use crate::store::{Store, StoreError, WallTime};
+use crate::store::{self, Store, StoreError, WallTime};
 use crate::tools::ServerTool;
 use broca_proto::Secret;
+use broca_proto::run::gate::Parking;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
 use broca_proto::session::problem::Problem;
 pub(crate) use call::Reply;
@@ -69,9 +71,7 @@ impl Engine {
         let mut sessions = HashMap::new();
         for parked in store.all_pauses().await? {
             let id = SessionId::from(parked.session);
-            let owner = KeyId::from(parked.pause.owner);
-            let deadline = u64::try_from(parked.pause.deadline.0).unwrap_or(0);
-            sessions.insert(id.clone(), Session::parked(id, &config, owner, deadline));
+            sessions.insert(id.clone(), Session::parked(id, &config, parking(parked.pause)));
         }
         let engine = Arc::new(Self {
             config,
@@ -185,6 +185,21 @@ fn now() -> WallTime {
 /// The wall clock as the gate counts it.
 fn now_ms() -> u64 {
     u64::try_from(now().0).unwrap_or(0)
+}
+
+/// A time as the gate counts it.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A stored pause as the gate counts it.
+fn parking(pause: store::Pause) -> Parking {
+    let at = |time: WallTime| u64::try_from(time.0).unwrap_or(0);
+    Parking {
+        owner: KeyId::from(pause.owner),
+        began: at(pause.began),
+        deadline: at(pause.deadline),
+    }
 }
 
 /// Runs work that must not stop half-way when its caller goes away.

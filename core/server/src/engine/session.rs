@@ -1,11 +1,11 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
-use super::now_ms;
 use super::send::{Feed, Feeding, Grant};
+use super::{millis, now_ms};
 use crate::config::Config;
 use crate::hub::{Hub, ReaderId};
 use broca_proto::Json;
-use broca_proto::run::gate::{Gate, GateOutput, Ticket};
+use broca_proto::run::gate::{Gate, GateOutput, Parking, Ticket};
 use broca_proto::run::methods::SessionState;
 use broca_proto::session::ids::{KeyId, SessionId};
 use bytes::Bytes;
@@ -39,12 +39,7 @@ pub(crate) enum Ending {
         deadline: u64,
     },
     /// The paused turn could not be taken up or over; it waits on.
-    GivenBack {
-        /// Whose turn it is.
-        owner: KeyId,
-        /// Until when.
-        deadline: u64,
-    },
+    GivenBack(Parking),
     /// The session is over.
     Over(SessionState),
 }
@@ -93,7 +88,7 @@ pub(super) enum Found {
     /// cancelled.
     Running(watch::Sender<Stop>, Arc<AtomicBool>),
     /// A paused turn; the gate is held by this ticket now.
-    Paused(Ticket, u64),
+    Paused(Ticket, Parking),
     /// Nothing.
     Idle,
 }
@@ -104,8 +99,8 @@ impl Session {
     }
 
     /// A session with a turn that was paused before a restart.
-    pub(super) fn parked(id: SessionId, config: &Config, owner: KeyId, deadline: u64) -> Arc<Self> {
-        Self::with_gate(id, config, Gate::parked(config.max_waiters, owner, deadline))
+    pub(super) fn parked(id: SessionId, config: &Config, parking: Parking) -> Arc<Self> {
+        Self::with_gate(id, config, Gate::parked(config.max_waiters, parking))
     }
 
     fn with_gate(id: SessionId, config: &Config, gate: Gate) -> Arc<Self> {
@@ -175,9 +170,9 @@ impl Session {
                 finish(&self.hub, stream);
                 control.gate.handle_release(ticket);
             }
-            Ending::GivenBack { owner, deadline } => {
+            Ending::GivenBack(parking) => {
                 finish(&self.hub, stream);
-                control.gate.handle_give_back(ticket, owner, deadline);
+                control.gate.handle_give_back(ticket, parking);
                 control.gate.handle_timeout(now_ms());
             }
             Ending::Over(state) => {
@@ -233,11 +228,9 @@ impl Session {
             means(given)
         });
         if (request.is_none() || was_running)
-            && let Some((owner, deadline)) = control.gate.pause()
-            && owner == who
-            && let Some(ticket) = control.gate.claim_parked(who)
+            && let Some((ticket, parking)) = control.gate.claim_parked(who)
         {
-            return Found::Paused(ticket, deadline);
+            return Found::Paused(ticket, parking);
         }
         if let Some(ticket) = queued
             && control.gate.handle_leave(ticket)
@@ -250,6 +243,13 @@ impl Session {
             return Found::Queued;
         }
         Found::Idle
+    }
+
+    /// The owner of a paused turn keeps it for longer: until when, as the gate counts. Nothing when none of its turns is
+    /// paused.
+    pub(super) fn hold(&self, who: &KeyId, config: &Config) -> Option<u64> {
+        let (renew, longest) = (millis(config.turn_timeout), millis(config.max_hold));
+        self.lock().gate.handle_hold(who, renew, longest, now_ms())
     }
 
     /// Tells a turn at work to stop.

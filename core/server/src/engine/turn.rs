@@ -6,14 +6,14 @@ use super::deltas::Sink;
 use super::record::{Context, Recorded, Write, mint};
 use super::send::{Call, Feed, Feeding, Held, stopping};
 use super::session::{Ending, Session, Stop, mark_cancelled};
-use super::{Engine, now_ms};
+use super::{Engine, millis, now_ms, parking};
 use crate::hub::{ReaderId, ReaderKind};
 use crate::keys::IdKind;
 use crate::models::{self, ModelRequest};
 use crate::store::{self, Epoch, Seq, StoreError, WallTime};
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
-use broca_proto::run::gate::{Entry, Refusal};
+use broca_proto::run::gate::{Entry, Parking, Refusal};
 use broca_proto::run::log::{LogEvent, history_message};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
@@ -356,18 +356,21 @@ impl Drive {
         usage: Option<TokenUsage>,
     ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
         let lease = self.take_lease().await?;
-        let timeout = self.engine.config().turn_timeout.as_millis();
-        let deadline = now_ms().saturating_add(u64::try_from(timeout).unwrap_or(u64::MAX));
+        let (began, timeout) = (now_ms(), millis(self.engine.config().turn_timeout));
+        let deadline = began.saturating_add(timeout);
+        let wall = |at: u64| WallTime(i64::try_from(at).unwrap_or(i64::MAX));
         let stash: Vec<Json> = pause.stash.iter().map(|block| block.json().clone()).collect();
         let pause = store::Pause {
             owner: pause.owner.as_str().to_owned(),
-            deadline: WallTime(i64::try_from(deadline).unwrap_or(i64::MAX)),
+            began: wall(began),
+            deadline: wall(deadline),
             expected: pause.expected,
             stashed: Json::array(&stash).as_str().to_owned(),
             progress: "{}".to_owned(),
         };
         self.record(Write::Park { lease, pause }, events).await?;
-        Ok((Ending::Parked { deadline }, Ok(self.result(message, usage))))
+        let result = view::pausing_result(self.call.features, self.result(message, usage), timeout);
+        Ok((Ending::Parked { deadline }, Ok(result)))
     }
 
     /// Logs events, the first ones together with taking the gate.
@@ -452,19 +455,16 @@ impl Drive {
             return Ending::Released;
         }
         match self.engine.store().pause(self.session.id.as_str()).await {
-            Ok(Some(parked)) => Ending::GivenBack {
-                owner: KeyId::from(parked.pause.owner),
-                deadline: u64::try_from(parked.pause.deadline.0).unwrap_or(0),
-            },
+            Ok(Some(parked)) => Ending::GivenBack(parking(parked.pause)),
             Ok(None) => Ending::Released,
             // Nobody can say whose turn it is: it stays with the one who was to take it up.
-            Err(_) => Ending::GivenBack {
-                owner: match entry {
+            Err(_) => {
+                let owner = match entry {
                     Entry::Reclaimed { from } => from.clone(),
                     _ => self.call.who.clone(),
-                },
-                deadline: now_ms(),
-            },
+                };
+                Ending::GivenBack(Parking { owner, began: now_ms(), deadline: now_ms() })
+            }
         }
     }
 

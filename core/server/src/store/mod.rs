@@ -206,6 +206,12 @@ pub trait Store: Send + Sync {
         now: WallTime,
     ) -> Answer<'_, Lease>;
 
+    /// The owner renews its paused turn: it waits at least until `deadline`.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`], [`StoreError::NotParked`] or [`StoreError::NotOwner`].
+    fn hold(&self, session: &str, owner: &str, deadline: WallTime) -> Answer<'_, ()>;
+
     /// Another takes the gate from a paused turn and logs the events that say so, together. Whether the
     /// deadline allows it is decided in front of the store.
     ///

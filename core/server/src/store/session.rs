@@ -174,6 +174,8 @@ pub struct Lease {
 pub struct Pause {
     /// The client key whose turn it is.
     pub owner: String,
+    /// When it began to wait.
+    pub began: WallTime,
     /// Until when it waits.
     pub deadline: WallTime,
     /// The ids of all `tool_use` blocks of the paused message, in its order.

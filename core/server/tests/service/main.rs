@@ -8,6 +8,7 @@ mod display;
 mod envelope;
 mod gate;
 mod harness;
+mod hold;
 mod lean;
 mod notices;
 mod pauses;

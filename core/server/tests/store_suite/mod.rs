@@ -46,6 +46,7 @@ pub(crate) async fn open(store: &dyn Store) -> (String, KeyHash) {
 pub(crate) fn pause_of(owner: &str, deadline: i64) -> Pause {
     Pause {
         owner: owner.to_owned(),
+        began: WallTime(deadline - 100),
         deadline: WallTime(deadline),
         expected: vec!["tu_0".to_owned(), "tu_1".to_owned()],
         stashed: r#"[{"type":"tool_result","tool_use_id":"tu_1"}]"#.to_owned(),
@@ -323,11 +324,20 @@ async fn pauses(store: &dyn Store) {
     let not_owner = store.resume(&id, "key_b", parked.epoch, send("x"), NOW).await;
     assert_eq!(not_owner, Err(StoreError::NotOwner));
 
+    assert_eq!(store.hold(&id, "key_b", WallTime(900)).await, Err(StoreError::NotOwner));
+    for (wish, deadline) in [(900, 900), (700, 900)] {
+        store.hold(&id, "key_a", WallTime(wish)).await.unwrap();
+        let held = store.pause(&id).await.unwrap().unwrap();
+        assert_eq!((held.epoch, held.pause.deadline), (parked.epoch, WallTime(deadline)));
+        assert_eq!(held.pause.began, pause.began);
+    }
+
     let resumed = store.resume(&id, "key_a", parked.epoch, send("client.message.send"), NOW).await;
     let resumed = resumed.unwrap();
     assert!(resumed.epoch > lease && resumed.events.len() == 1);
     let again = store.resume(&id, "key_a", parked.epoch, send("x"), NOW).await;
     assert_eq!(again, Err(StoreError::NotParked));
+    assert_eq!(store.hold(&id, "key_a", WallTime(900)).await, Err(StoreError::NotParked));
 
     store.park(&id, resumed.epoch, pause, vec![], NOW).await.unwrap();
     // One who read the earlier pause cannot take over the later one.

@@ -73,6 +73,41 @@ fn the_owners_continuation_overtakes_the_queue_before_and_after_the_deadline() {
 }
 
 #[test]
+fn a_pause_that_its_owner_holds_waits_longer_and_the_timer_follows() {
+    let mut gate = parked();
+    let waiter = gate.handle_arrival(key("b"), 10);
+    assert_eq!(gate.handle_hold(&key("b"), 100, 1000, 20), None, "not its own");
+    assert_eq!(gate.handle_hold(&key("a"), 100, 1000, 90), Some(190));
+    assert_eq!(gate.poll_timeout(), Some(190));
+    gate.handle_timeout(100);
+    assert_eq!(granted(&mut gate), None, "the old deadline means nothing any more");
+    gate.handle_timeout(190);
+    assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
+    assert_eq!(gate.handle_hold(&key("a"), 100, 1000, 191), None, "it was taken over");
+}
+
+#[test]
+fn a_pause_is_held_for_no_longer_than_allowed_and_never_shortened() {
+    let mut gate = parked();
+    assert_eq!(gate.handle_hold(&key("a"), 100, 50, 10), Some(100), "not shortened");
+    assert_eq!(gate.handle_hold(&key("a"), 100, 250, 80), Some(180));
+    assert_eq!(gate.handle_hold(&key("a"), 100, 250, 170), Some(250), "the end of what is allowed");
+    assert_eq!(gate.handle_hold(&key("a"), 100, 250, 249), Some(250));
+    assert_eq!(gate.handle_hold(&key("a"), 100, 250, 300), Some(250), "past it, still its own");
+    assert_eq!(gate.handle_hold(&key("a"), u64::MAX, u64::MAX, 300), Some(u64::MAX));
+}
+
+#[test]
+fn a_pause_past_its_deadline_that_nobody_took_over_is_renewed() {
+    let mut gate = parked();
+    assert_eq!(gate.handle_hold(&key("a"), 100, 1000, 500), Some(600));
+    let waiter = gate.handle_arrival(key("b"), 550);
+    assert_eq!(granted(&mut gate), None);
+    gate.handle_timeout(600);
+    assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
+}
+
+#[test]
 fn at_the_deadline_the_first_waiter_takes_over_by_the_timer() {
     let mut gate = parked();
     assert_eq!(gate.poll_timeout(), None);
@@ -151,12 +186,13 @@ fn a_caller_that_leaves_the_queue_is_never_granted() {
 
 #[test]
 fn a_pause_survives_a_restart_and_a_take_over_that_failed() {
-    let mut gate = Gate::parked(8, key("a"), 100);
+    let parking = Parking { owner: key("a"), began: 0, deadline: 100 };
+    let mut gate = Gate::parked(8, parking.clone());
     let waiter = gate.handle_arrival(key("b"), 10);
     gate.handle_timeout(100);
     assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
-    assert!(gate.handle_give_back(waiter, key("a"), 100));
-    assert_eq!(gate.pause(), Some((&key("a"), 100)));
+    assert!(gate.handle_give_back(waiter, parking.clone()));
+    assert_eq!(gate.pause(), Some(&parking));
     let back = gate.handle_arrival(key("a"), 200);
     assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
 }
@@ -166,7 +202,8 @@ fn a_paused_turn_is_claimed_by_its_owner_only() {
     let mut gate = parked();
     let waiter = gate.handle_arrival(key("b"), 1);
     assert_eq!(gate.claim_parked(&key("b")), None);
-    let claimed = gate.claim_parked(&key("a")).unwrap();
+    let (claimed, parking) = gate.claim_parked(&key("a")).unwrap();
+    assert_eq!((parking.began, parking.deadline), (0, 100));
     assert_eq!(gate.holder(), Some((claimed, &key("a"))));
     gate.handle_release(claimed);
     assert_eq!(granted(&mut gate), Some((waiter, Entry::Fresh)));
@@ -209,6 +246,7 @@ enum Step {
     Park(u64),
     Release,
     Claim(u8),
+    Hold(u8, u64),
     GiveBack,
     Wait(u64),
 }
@@ -220,6 +258,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0u64..50).prop_map(Step::Park),
         3 => Just(Step::Release),
         1 => (0u8..3).prop_map(Step::Claim),
+        2 => (0u8..3, 0u64..80).prop_map(|(n, ms)| Step::Hold(n, ms)),
         1 => Just(Step::GiveBack),
         2 => (0u64..60).prop_map(Step::Wait),
     ]
@@ -283,12 +322,23 @@ proptest! {
                 Step::Release => if let Some(ticket) = seen.holder.take() {
                     prop_assert!(gate.handle_release(ticket));
                 },
-                Step::Claim(n) => if let Some(ticket) = gate.claim_parked(&who(n)) {
+                Step::Claim(n) => if let Some((ticket, _)) = gate.claim_parked(&who(n)) {
                     prop_assert_eq!(seen.holder, None);
                     seen.holder = Some(ticket);
                 },
+                Step::Hold(n, ms) => {
+                    let before = gate.pause().cloned();
+                    let held = gate.handle_hold(&who(n), ms, 100, now);
+                    let own = before.filter(|parking| parking.owner == who(n));
+                    prop_assert_eq!(held.is_some(), own.is_some());
+                    if let (Some(held), Some(own)) = (held, own) {
+                        prop_assert!(held >= own.deadline);
+                        prop_assert!(held <= own.deadline.max(own.began + 100));
+                    }
+                }
                 Step::GiveBack => if let Some(ticket) = seen.holder.take() {
-                    prop_assert!(gate.handle_give_back(ticket, who(0), now));
+                    let parking = Parking { owner: who(0), began: now, deadline: now };
+                    prop_assert!(gate.handle_give_back(ticket, parking));
                 },
                 Step::Wait(ms) => {
                     now += ms;

@@ -57,7 +57,7 @@ pub(super) fn park(
     let session = holder(db, id, lease)?.number;
     db.prepare_cached(
         "UPDATE gates SET held = 0, owner = ?2, pause_deadline = ?3, pause_expected = ?4,
-             pause_stashed = ?5, pause_progress = ?6 WHERE session = ?1",
+             pause_stashed = ?5, pause_progress = ?6, pause_began = ?7 WHERE session = ?1",
     )?
     .execute((
         session,
@@ -66,8 +66,29 @@ pub(super) fn park(
         write_list(&pause.expected)?,
         &pause.stashed,
         &pause.progress,
+        pause.began.0,
     ))?;
     events::append(db, session, events, now)
+}
+
+/// Moves the deadline of the owner's pause, never to an earlier time.
+pub(super) fn prolong(
+    db: &Connection,
+    id: &str,
+    owner: &str,
+    deadline: WallTime,
+) -> Result<(), StoreError> {
+    let session = open_row(db, id)?.number;
+    match pause(db, id)? {
+        None => return Err(StoreError::NotParked),
+        Some(found) if found.pause.owner != owner => return Err(StoreError::NotOwner),
+        Some(_) => {}
+    }
+    db.prepare_cached(
+        "UPDATE gates SET pause_deadline = max(pause_deadline, ?2) WHERE session = ?1",
+    )?
+    .execute((session, deadline.0))?;
+    Ok(())
 }
 
 pub(super) fn unpark(
@@ -101,7 +122,7 @@ fn hold(
             "INSERT INTO gates (session, epoch, owner, held) VALUES (?1, 1, ?2, 1)
              ON CONFLICT DO UPDATE SET epoch = epoch + 1, owner = ?2, held = 1,
                  pause_deadline = NULL, pause_expected = NULL, pause_stashed = NULL,
-                 pause_progress = NULL
+                 pause_progress = NULL, pause_began = NULL
              RETURNING epoch",
         )?
         .query_row((session, owner), |row| row.get(0))?;
@@ -126,7 +147,7 @@ pub(super) fn pause(db: &Connection, id: &str) -> Result<Option<Parked>, StoreEr
     let number = row(db, id)?.number;
     let mut sql = db.prepare_cached(concat!(
         "SELECT s.id, g.epoch, g.owner, g.pause_deadline, g.pause_expected, g.pause_stashed,
-             g.pause_progress FROM gates g JOIN sessions s ON s.number = g.session",
+             g.pause_progress, g.pause_began FROM gates g JOIN sessions s ON s.number = g.session",
         " WHERE g.session = ?1 AND g.pause_deadline IS NOT NULL"
     ))?;
     sql.query_row([number], |row| Ok(read(row))).optional()?.transpose()
@@ -135,7 +156,7 @@ pub(super) fn pause(db: &Connection, id: &str) -> Result<Option<Parked>, StoreEr
 pub(super) fn all_pauses(db: &Connection) -> Result<Vec<Parked>, StoreError> {
     let mut sql = db.prepare_cached(concat!(
         "SELECT s.id, g.epoch, g.owner, g.pause_deadline, g.pause_expected, g.pause_stashed,
-             g.pause_progress FROM gates g JOIN sessions s ON s.number = g.session",
+             g.pause_progress, g.pause_began FROM gates g JOIN sessions s ON s.number = g.session",
         " WHERE g.pause_deadline IS NOT NULL ORDER BY g.pause_deadline"
     ))?;
     let mut rows = sql.query([])?;
@@ -152,6 +173,7 @@ fn read(row: &Row<'_>) -> Result<Parked, StoreError> {
         epoch: Epoch(row.get::<_, i64>(1)?.cast_unsigned()),
         pause: Pause {
             owner: row.get(2)?,
+            began: WallTime(row.get(7)?),
             deadline: WallTime(row.get(3)?),
             expected: read_list(&row.get::<_, String>(4)?)?,
             stashed: row.get(5)?,

@@ -321,6 +321,11 @@ impl Store for SqliteStore {
         })
     }
 
+    fn hold(&self, session: &str, owner: &str, deadline: WallTime) -> Answer<'_, ()> {
+        let (session, owner) = (session.to_owned(), owner.to_owned());
+        self.write(move |db| gates::prolong(db, &session, &owner, deadline))
+    }
+
     fn take_over(
         &self,
         session: &str,

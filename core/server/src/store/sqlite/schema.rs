@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const APPLICATION_ID: u32 = 0x4252_4f43;
 
 /// Schema changes in order. The schema version is how many of them a database has seen.
-const MIGRATIONS: &[&str] = &[include_str!("0001_spine.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("0001_spine.sql"), include_str!("0002_hold.sql")];
 
 fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -129,17 +129,20 @@ pub(super) fn open(settings: &SqliteSettings) -> Result<Connection, StoreError> 
     Ok(db)
 }
 
-/// Runs the migrations that the database has not seen, each in a transaction with its number.
+/// Runs the migrations that the database has not seen, in one transaction with the new version: a database is as the older
+/// program knows it, or up to date.
 fn migrate(db: &mut Connection, version: i64) -> Result<(), StoreError> {
+    if version == newest() {
+        return Ok(());
+    }
+    let whole = db.transaction()?;
     for (number, sql) in (1_i64..).zip(MIGRATIONS) {
         if number > version {
-            let step = db.transaction()?;
-            step.execute_batch(sql)?;
-            step.pragma_update(None, "user_version", number)?;
-            step.commit()?;
+            whole.execute_batch(sql)?;
         }
     }
-    Ok(())
+    whole.pragma_update(None, "user_version", newest())?;
+    Ok(whole.commit()?)
 }
 
 /// A connection that can only read.
