@@ -11,6 +11,7 @@
 //! * [`error`]: the one table of error kinds that every language's classes come from.
 #![forbid(unsafe_code)]
 
+mod backoff;
 pub mod error;
 pub mod json;
 pub mod provider;

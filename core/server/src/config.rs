@@ -37,6 +37,14 @@ pub struct Config {
     pub max_connections: usize,
     /// Model rounds in one `session.sendMessage`. Default 8.
     pub max_rounds: u32,
+    /// How often one provider is tried again in a round of a turn that asked for `keep-open`. Default 2.
+    pub provider_retries: u32,
+    /// The wait before the first of these tries; it doubles each time. Default 0.5 s. Environment
+    /// `BROCA_PROVIDER_RETRY_BASE`, whole milliseconds.
+    pub provider_retry_base: Duration,
+    /// The longest such wait, also where a provider asks for a longer one. Default 30 s. Environment
+    /// `BROCA_PROVIDER_RETRY_CAP`, whole milliseconds.
+    pub provider_retry_cap: Duration,
     /// How fan-out is bounded.
     pub hub: HubLimits,
     /// Items on a page of `GET …/events` when the request does not say. Default 50.
@@ -105,6 +113,9 @@ impl Default for Config {
             write_timeout: Duration::from_secs(300),
             max_connections: 8192,
             max_rounds: 8,
+            provider_retries: 2,
+            provider_retry_base: Duration::from_millis(500),
+            provider_retry_cap: Duration::from_secs(30),
             hub: HubLimits::default(),
             page_default: 50,
             page_max: 200,
@@ -139,7 +150,7 @@ pub struct ConfigError {
 
 impl Config {
     /// The defaults, overridden by environment variables (session service §12): `BROCA_` or `BAE_` and the
-    /// field's name in capitals, times in whole seconds. Where both spellings are set, `BROCA_…` wins.
+    /// field's name in capitals, times in whole seconds where the field does not say otherwise. Where both spellings are set, `BROCA_…` wins.
     ///
     /// # Errors
     /// [`ConfigError`] naming the first variable whose value cannot be read.
@@ -175,6 +186,14 @@ impl Config {
             config.heartbeat = (seconds > 0).then(|| Duration::from_secs(seconds));
         }
         for (name, setting) in [
+            ("PROVIDER_RETRY_BASE", &mut config.provider_retry_base),
+            ("PROVIDER_RETRY_CAP", &mut config.provider_retry_cap),
+        ] {
+            if let Some(ms) = read.number(name)? {
+                *setting = Duration::from_millis(ms);
+            }
+        }
+        for (name, setting) in [
             ("MAX_REQUEST_BYTES", &mut config.max_request_bytes),
             ("MAX_HEAD_BYTES", &mut config.max_head_bytes),
             ("MAX_CONNECTIONS", &mut config.max_connections),
@@ -194,6 +213,7 @@ impl Config {
         }
         for (name, setting) in [
             ("MAX_ROUNDS", &mut config.max_rounds),
+            ("PROVIDER_RETRIES", &mut config.provider_retries),
             ("PAGE_DEFAULT", &mut config.page_default),
             ("PAGE_MAX", &mut config.page_max),
             ("REPLAY_PAGE", &mut config.replay_page),
@@ -226,6 +246,8 @@ impl Config {
             ("HEAD_TIMEOUT", self.head_timeout),
             ("BODY_TIMEOUT", self.body_timeout),
             ("WRITE_TIMEOUT", self.write_timeout),
+            ("PROVIDER_RETRY_BASE", self.provider_retry_base),
+            ("PROVIDER_RETRY_CAP", self.provider_retry_cap),
             ("HEARTBEAT", self.heartbeat.unwrap_or(LONGEST)),
             ("HEARTBEAT_NOTICE", self.heartbeat_notice),
         ] {
@@ -242,6 +264,7 @@ impl Config {
             ("MAX_CONNECTIONS", many(self.max_connections), 1, MOST),
             ("MAX_WAITERS", many(self.max_waiters), 0, MOST),
             ("MAX_ROUNDS", self.max_rounds.into(), 1, MOST),
+            ("PROVIDER_RETRIES", self.provider_retries.into(), 0, MOST),
             ("PAGE_DEFAULT", self.page_default.into(), 1, MOST),
             ("PAGE_MAX", self.page_max.into(), 1, MOST),
             ("PAGE_BYTES", many(self.page_bytes), 1, MOST_BYTES),
@@ -317,6 +340,8 @@ mod tests {
             ("BROCA_RING_EVENTS", "9"),
             ("BROCA_MAX_ROUNDS", "3"),
             ("BROCA_HEARTBEAT", "10"),
+            ("BROCA_PROVIDER_RETRIES", "0"),
+            ("BROCA_PROVIDER_RETRY_CAP", "1500"),
         ])
         .unwrap();
         assert_eq!(config.addr.port(), 2);
@@ -324,6 +349,8 @@ mod tests {
         assert_eq!(config.db_path, PathBuf::from("/x/y.db"));
         assert_eq!((config.hub.ring_events, config.max_rounds), (9, 3));
         assert_eq!(config.heartbeat, Some(Duration::from_secs(10)));
+        let retries = (config.provider_retries, config.provider_retry_cap);
+        assert_eq!(retries, (0, Duration::from_millis(1500)));
         assert_eq!(from(&[]).unwrap(), Config::default());
     }
 
@@ -351,6 +378,8 @@ mod tests {
             "BATCH_BYTES",
             "DISPLAY_BYTES",
             "DISPLAY_JOIN",
+            "PROVIDER_RETRY_BASE",
+            "PROVIDER_RETRY_CAP",
         ] {
             let name = format!("BROCA_{name}");
             let error = from(&[(&name, &endless)]).unwrap_err();

@@ -1,9 +1,10 @@
 //! The streams of model vendors: bytes in, assembled messages out.
 //!
 //! [`sse`] cuts a body into events, a vendor's reader ([`openai_chat`]) puts them together, and
-//! [`mod@unit`] is what every vendor's answer becomes. Deltas are for showing; a message or a tool call
+//! [`mod@unit`] is what every vendor's answer becomes; [`alternation`] puts a conversation into the order that vendors want. Deltas are for showing; a message or a tool call
 //! comes out only when it is complete.
 
+pub mod alternation;
 pub mod openai_chat;
 pub mod sse;
 pub mod unit;

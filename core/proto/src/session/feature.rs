@@ -99,6 +99,7 @@ impl Features {
         queue: true,
         hold: true,
         lean_result: true,
+        keep_open: true,
         ..Self::NONE
     };
     /// What the client of this version understands and asks for.

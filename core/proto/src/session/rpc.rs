@@ -36,6 +36,10 @@ pub mod code {
     pub const TURN_IN_PROGRESS: i64 = -32020;
     /// The turn was cancelled by `session.cancel` (feature `cancel`).
     pub const TURN_CANCELLED: i64 = -32021;
+    /// Every provider failed; the turn is over, the session stays open (feature `keep-open`).
+    pub const PROVIDERS_FAILED: i64 = -32024;
+    /// Too many model rounds; the turn is over, the session stays open (feature `keep-open`).
+    pub const LOOP_LIMIT: i64 = -32025;
 }
 
 /// The message of the line that ends a stream whose reader fell behind.
@@ -78,6 +82,8 @@ impl RpcFailure {
             code::TURN_IN_PROGRESS => ErrorKind::TurnInProgress,
             code::INVALID_PARAMS => ErrorKind::InvalidParams,
             code::TURN_CANCELLED => ErrorKind::Cancelled,
+            code::PROVIDERS_FAILED => ErrorKind::ProvidersFailed,
+            code::LOOP_LIMIT => ErrorKind::LoopLimit,
             code::APPLICATION if self.is_lagged() => ErrorKind::Lagged,
             code::APPLICATION if self.message.starts_with("session is ") => {
                 ErrorKind::SessionClosed
@@ -90,6 +96,9 @@ impl RpcFailure {
             ("message", &Json::string(&self.message)),
         ]);
         let cure = match kind {
+            ErrorKind::ProvidersFailed | ErrorKind::LoopLimit => {
+                "; the session stays open, and its history has the message"
+            }
             ErrorKind::SessionClosed => "; open a new session",
             _ if self.message.starts_with(NO_PAUSE) => {
                 "; the turn's time was over, or another program with this client key has taken its place"
@@ -99,6 +108,8 @@ impl RpcFailure {
         // What failed inside the service may go well the next time; a replay has no effect to repeat.
         let retry = match self.code {
             code::INTERNAL => Retry::Unknown,
+            // The message is in the history: sent again, it stands there twice.
+            code::PROVIDERS_FAILED => Retry::Unknown,
             code::APPLICATION if self.message == REPLAY_FAILED => Retry::Safe,
             _ => kind.retry(),
         };

@@ -9,6 +9,7 @@ use super::ids::{Cursor, EventId};
 use super::payload::ErrorReason;
 use super::seen::Seen;
 use crate::Time;
+use crate::backoff;
 use crate::error::{Error, ErrorKind, Retry};
 
 /// How a lost subscription is taken up again.
@@ -254,9 +255,9 @@ impl Subscription {
             self.state = State::Over;
             return Err(error);
         }
-        let doubled = self.policy.first_delay_ms.saturating_mul(1 << (self.failures - 1).min(20));
-        let delay = doubled.min(self.policy.max_delay_ms).max(1);
-        self.state = State::Idle { at: now.plus(delay / 2 + jitter % (delay - delay / 2).max(1)) };
+        let ReconnectPolicy { first_delay_ms, max_delay_ms, .. } = self.policy;
+        let delay = backoff::delay_ms(first_delay_ms, self.failures - 1, max_delay_ms, jitter);
+        self.state = State::Idle { at: now.plus(delay) };
         Ok(())
     }
 }

@@ -2,32 +2,27 @@
 //!
 //! Everything that is shown is on disk first. A turn that cannot be stored ends.
 
-use super::deltas::Sink;
-use super::record::{Context, Recorded, Write, mint};
+mod prepare;
+mod work;
+
+use super::record::{Context, Recorded, Write};
 use super::send::{Call, Feed, Feeding, Held, stopping};
-use super::session::{Ending, Session, Stop, mark_cancelled};
+use super::session::{Ending, Session, Stop};
 use super::{Engine, millis, now_ms, parking};
 use crate::hub::{ReaderId, ReaderKind};
-use crate::keys::IdKind;
-use crate::models::{self, ModelRequest};
-use crate::store::{self, Epoch, Seq, StoreError, WallTime};
+use crate::models;
+use crate::store::{self, Epoch, StoreError, WallTime};
 use broca_proto::Json;
-use broca_proto::provider::ToolSpec;
 use broca_proto::run::gate::{Entry, Parking, Refusal};
-use broca_proto::run::log::{LogEvent, history_message};
+use broca_proto::run::log::LogEvent;
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
-use broca_proto::run::open::DeclaredTools;
-use broca_proto::run::toolbox::{ServerTool, Toolbox};
-use broca_proto::run::turn::{
-    Effect, ModelCall, ModelFailure, ModelReply, Provider, ToolOutcome, ToolRun, Turn, TurnStart,
-};
+use broca_proto::run::turn::{Effect, Turn, TurnStart};
 use broca_proto::run::view;
 use broca_proto::session::content::Message;
-use broca_proto::session::event::EventType;
-use broca_proto::session::ids::KeyId;
 use broca_proto::session::payload::TokenUsage;
-use broca_proto::session::rpc::{self, RpcFailure};
+use broca_proto::session::rpc::RpcFailure;
+pub(super) use prepare::read_pause;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
@@ -140,88 +135,12 @@ impl Drive {
         self.held.end(ending, Some((id, line)));
     }
 
-    /// Reads what the turn starts from. The inner error is an answer without a turn.
-    async fn prepare(
-        &mut self,
-        entry: Entry,
-        message: Message,
-    ) -> Result<Result<TurnStart, (RpcFailure, Ending)>, StoreError> {
-        let (store, id) = (self.engine.store(), self.session.id.as_str());
-        let Some(session) = store.session(id).await? else {
-            let failure = RpcFailure::new(rpc::code::APPLICATION, "session no longer exists");
-            return Ok(Err((failure, Ending::Released)));
-        };
-        let state = SessionState::parse(session.state.as_str());
-        if let Err(failure) = methods::session_is_open(&state) {
-            return Ok(Err((failure, Ending::Over(state))));
-        }
-        let profile = store.profile(&session.profile_id).await?.filter(|p| !p.deleted);
-        let Some(profile) = profile else {
-            let profile = session.profile_id.into();
-            let event = LogEvent::profile_unavailable(&self.call.who, &profile);
-            let to = store::SessionState::Error;
-            let write = Write::Close { lease: None, to };
-            self.session.record(&self.engine, write, vec![event], Context::default()).await?;
-            let failure = methods::profile_unavailable();
-            return Ok(Err((failure, Ending::Over(SessionState::Error))));
-        };
-        let parked = match entry {
-            Entry::Fresh => None,
-            Entry::Resumed | Entry::Reclaimed { .. } => store.pause(id).await?,
-        };
-        let paused = parked.as_ref().map(|parked| read_pause(&parked.pause)).transpose()?;
-        let tools = store.tools(id, self.call.who.as_str()).await?.unwrap_or_default();
-        let mut history = Vec::new();
-        for message in store.messages(id, Seq::START, session.last_seq).await? {
-            let payload = read_json(message.payload)?;
-            history.push(history_message(&payload, &EventType::parse(&message.event_type)));
-        }
-        let providers = self.engine.chain(&profile).map(|chain| {
-            self.chain = chain;
-            self.chain.iter().map(describe).collect()
-        });
-        self.lease = Lease::Take(entry.clone(), parked.map(|parked| parked.epoch));
-        Ok(Ok(TurnStart {
-            actor: self.call.who.clone(),
-            entry,
-            paused,
-            message,
-            history,
-            toolbox: self.toolbox(tools)?,
-            providers,
-            max_rounds: self.engine.config().max_rounds,
-        }))
-    }
-
-    fn toolbox(&self, lists: store::ToolLists) -> Result<Toolbox, StoreError> {
-        let read = |raw: String| {
-            let declared = DeclaredTools::read(read_json(raw)?);
-            declared.map(|declared| declared.tools).map_err(|_| damaged("a tool list"))
-        };
-        let server = self.engine.tools.iter().map(|tool| {
-            let ToolSpec { name, description, input_schema } = tool.spec();
-            ServerTool {
-                declaration: broca_proto::session::tool::ToolDeclaration {
-                    name,
-                    description,
-                    input_schema,
-                },
-                server_name: tool.server_name().to_owned(),
-            }
-        });
-        Ok(Toolbox {
-            client: read(lists.tools)?,
-            sandbox: read(lists.sandbox_tools)?,
-            subagent: read(lists.subagent_tools)?,
-            server: server.collect(),
-        })
-    }
-
     /// Runs the machine to its pause or end.
     async fn turn(
         &mut self,
         start: TurnStart,
     ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
+        let entry = start.entry.clone();
         let mut turn = match Turn::start(start) {
             Ok(turn) => turn,
             Err(rejected) if rejected.ends_session => {
@@ -231,19 +150,20 @@ impl Drive {
                 self.record(Write::Close { lease: None, to }, events).await?;
                 return Ok((Ending::Over(SessionState::Error), Err(rejected.failure)));
             }
-            Err(rejected) => return Ok((Ending::Released, Err(rejected.failure))),
+            Err(rejected) => return Ok((self.give_back(&entry).await, Err(rejected.failure))),
         };
         while let Some(effect) = turn.poll_effect() {
             match effect {
                 Effect::Log(events) => self.log(events).await?,
                 Effect::CallModel(call) => self.call_model(&mut turn, call).await?,
+                Effect::Wait { ms } => self.wait(&mut turn, ms).await?,
                 Effect::CallTool(run) => self.call_tool(&mut turn, run).await?,
                 Effect::Pause { events, pause, message } => {
                     return self.pause(events, pause, &message, turn.usage()).await;
                 }
-                Effect::Finish { events, answer, outcome } => {
+                Effect::Finish { events, answer, ends_session, .. } => {
                     let lease = self.take_lease().await?;
-                    let ending = if outcome.ends_session() {
+                    let ending = if ends_session {
                         let to = store::SessionState::Error;
                         self.record(Write::Close { lease: Some(lease), to }, events).await?;
                         Ending::Over(SessionState::Error)
@@ -258,94 +178,6 @@ impl Drive {
         }
         let fault = "the turn stopped without an end".to_owned();
         Err(Broken::Store(StoreError::Internal(fault)))
-    }
-
-    async fn call_model(&mut self, turn: &mut Turn, call: ModelCall) -> Result<(), Broken> {
-        let Some(model) = self.chain.get(call.provider).cloned() else {
-            turn.handle_model_failure(ModelFailure {
-                status: None,
-                error: "this provider is not configured".to_owned(),
-                body: None,
-            });
-            return Ok(());
-        };
-        self.message_id = mint(IdKind::Event)?.into();
-        let spec = |tool: &broca_proto::session::tool::ToolDeclaration| ToolSpec {
-            name: tool.name.clone(),
-            description: tool.description.clone(),
-            input_schema: tool.input_schema.clone(),
-        };
-        let request = ModelRequest {
-            messages: call.messages.as_ref().clone(),
-            tools: call.tools.iter().map(spec).collect(),
-            max_tokens: None,
-        };
-        let sink = Sink::new(&self.session.hub, &self.message_id);
-        let answered = tokio::select! {
-            biased;
-            stop = stop(&mut self.stopped) => Err(stop),
-            answer = model.call(&request, &sink) => Ok(answer),
-        };
-        let answer = match answered {
-            Ok(answer) => answer,
-            Err(stop) => {
-                sink.void();
-                return self.stop(turn, stop);
-            }
-        };
-        match answer {
-            Ok(reply) => turn.handle_model_reply(ModelReply {
-                content: reply.content,
-                body: reply.body,
-                usage: reply.usage.map(|usage| TokenUsage {
-                    input_tokens: usage.input_tokens,
-                    output_tokens: usage.output_tokens,
-                }),
-            }),
-            Err(failure) => {
-                sink.void();
-                turn.handle_model_failure(ModelFailure {
-                    status: failure.status,
-                    error: failure.error,
-                    body: failure.body,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    async fn call_tool(&mut self, turn: &mut Turn, run: ToolRun) -> Result<(), Broken> {
-        let found = self
-            .engine
-            .tools
-            .iter()
-            .rev()
-            .find(|tool| tool.server_name() == run.server_name && tool.spec().name == run.name);
-        let outcome = match found.cloned() {
-            None => ToolOutcome::Failed(format!("the tool '{}' is gone", run.name)),
-            Some(tool) => tokio::select! {
-                biased;
-                stop = stop(&mut self.stopped) => return self.stop(turn, stop),
-                answer = tool.call(&run.input) => match answer {
-                    Ok(answer) => ToolOutcome::Answered(answer.result()),
-                    Err(reason) => ToolOutcome::Failed(reason),
-                },
-            },
-        };
-        turn.handle_tool_outcome(outcome);
-        Ok(())
-    }
-
-    fn stop(&self, turn: &mut Turn, why: Stop) -> Result<(), Broken> {
-        match why {
-            Stop::Cancel | Stop::No => {
-                turn.handle_cancel();
-                mark_cancelled(&self.cancelled);
-                Ok(())
-            }
-            Stop::Closed => Err(Broken::Closed),
-            Stop::Shutdown => Err(Broken::Shutdown),
-        }
     }
 
     async fn pause(
@@ -475,60 +307,4 @@ impl Drive {
         );
         methods::internal_error()
     }
-}
-
-impl Engine {
-    /// The models of a profile, in order; fallbacks that are not configured are left out. The error says why
-    /// there is no primary.
-    fn chain(&self, profile: &store::Profile) -> Result<Vec<Arc<dyn models::Model>>, String> {
-        let primary = &profile.primary_provider;
-        if !self.models.contains_key(primary) {
-            return Err(format!("provider \"{primary}\" is not configured"));
-        }
-        let mut chain = Vec::new();
-        for name in std::iter::once(primary).chain(&profile.fallback_providers) {
-            match self.models.get(name) {
-                Some(model) => chain.push(Arc::clone(model)),
-                None => tracing::warn!(provider = %name, "a fallback provider is not configured"),
-            }
-        }
-        Ok(chain)
-    }
-}
-
-fn describe(model: &Arc<dyn models::Model>) -> Provider {
-    let described = model.describe();
-    Provider {
-        provider: described.provider,
-        base_url: described.base_url,
-        model: described.model,
-        max_tokens: Some(described.max_tokens),
-    }
-}
-
-/// Waits until the turn is to stop.
-async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
-    let why = stopped.wait_for(|why| *why != Stop::No).await.ok().map(|why| *why);
-    match why {
-        Some(why) => why,
-        // The session keeps the sender while the turn runs.
-        None => std::future::pending().await,
-    }
-}
-
-pub(super) fn read_pause(pause: &store::Pause) -> Result<Pause, StoreError> {
-    let stash = read_json(pause.stashed.clone())?.decode();
-    Ok(Pause {
-        owner: KeyId::from(pause.owner.as_str()),
-        expected: pause.expected.clone(),
-        stash: stash.map_err(|_| damaged("a paused turn"))?,
-    })
-}
-
-fn read_json(text: String) -> Result<Json, StoreError> {
-    Json::parse(text).map_err(|_| damaged("a payload"))
-}
-
-fn damaged(what: &str) -> StoreError {
-    StoreError::Internal(format!("{what} in the store cannot be read"))
 }

@@ -15,6 +15,7 @@ use broca_proto::session::content::{Block, Message};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// Something that answers a conversation.
 pub trait Model: Send + Sync {
@@ -125,6 +126,8 @@ pub struct ModelFailure {
     pub class: ErrorClass,
     /// Whether the same request may be sent again.
     pub retryable: bool,
+    /// How long the provider asks to wait before that.
+    pub retry_after: Option<Duration>,
 }
 
 impl ModelFailure {
@@ -132,7 +135,8 @@ impl ModelFailure {
     #[must_use]
     pub fn new(class: ErrorClass, error: impl Into<String>) -> Self {
         let retryable = class.retryable();
-        Self { status: None, error: error.into(), body: None, class, retryable }
+        let error = error.into();
+        Self { status: None, error, body: None, class, retryable, retry_after: None }
     }
 
     /// The same failure with the status of the answer.

@@ -4,6 +4,8 @@
 //! [`broca_proto::provider::openai_chat`]; here are only sockets, TLS, timeouts and what a failed attempt looks like.
 
 mod answer;
+mod connection;
+mod retry_after;
 
 use super::{
     DeltaSink, Model, ModelDescription, ModelFailure, ModelFuture, ModelReply, ModelRequest,
@@ -14,13 +16,14 @@ use broca_proto::provider::openai_chat::{ChatReader, ChatSettings, failure_of_bo
 use broca_proto::provider::unit::ErrorClass;
 use broca_proto::{Json, Secret};
 use bytes::Bytes;
+use connection::{Connection, SENDING, sending, timed_out, unavailable};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -163,12 +166,13 @@ impl OpenAi {
         if response.status().is_success() {
             self.read_answer(status, response, sink).await
         } else {
+            let retry_after = retry_after::read(response.headers(), SystemTime::now());
             let body = self.collect(response, self.settings.max_error_body, Vec::new()).await;
             let body = body.unwrap_or_else(|(body, _)| body);
             let found = failure_of_body(status, &body);
             let mut failure =
                 ModelFailure::new(found.class, format!("provider returned HTTP {status}"));
-            failure.retryable = found.retryable;
+            (failure.retryable, failure.retry_after) = (found.retryable, retry_after);
             Err(failure.with_status(status).with_body(String::from_utf8_lossy(&body)))
         }
     }
@@ -436,63 +440,6 @@ impl Model for OpenAi {
 
     fn call<'a>(&'a self, request: &'a ModelRequest, sink: &'a dyn DeltaSink) -> ModelFuture<'a> {
         Box::pin(self.attempt(request, sink))
-    }
-}
-
-const SENDING: &str = "error sending request";
-
-fn sending(what: &str, cause: &dyn std::error::Error) -> ModelFailure {
-    ModelFailure::new(ErrorClass::ProviderUnavailable, format!("{SENDING}: {what}: {cause}"))
-}
-
-fn unavailable(what: &str, limit: Duration) -> ModelFailure {
-    let words = format!("{SENDING}: {what} ({} ms)", limit.as_millis());
-    ModelFailure::new(ErrorClass::ProviderUnavailable, words)
-}
-
-fn timed_out(what: &str, limit: Duration, status: Option<u16>) -> ModelFailure {
-    let words = format!("{what} for {} ms", limit.as_millis());
-    ModelFailure { status, ..ModelFailure::new(ErrorClass::Transient, words) }
-}
-
-/// One HTTP/1.1 connection and the task that drives it; both end when it is dropped.
-struct Connection {
-    sender: hyper::client::conn::http1::SendRequest<Full<Bytes>>,
-    driver: DriverGuard,
-}
-
-struct DriverGuard(tokio::task::JoinHandle<()>);
-
-impl Connection {
-    async fn start<I>(io: I) -> Result<Self, ModelFailure>
-    where
-        I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-    {
-        let (sender, connection) = hyper::client::conn::http1::handshake(io)
-            .await
-            .map_err(|e| sending("the connection broke", &e))?;
-        // What ends the connection is told by the response and its body; here it is only noted.
-        let driver = tokio::spawn(async move {
-            if let Err(e) = connection.await {
-                tracing::debug!(error = %e, "a provider's connection ended");
-            }
-        });
-        Ok(Self { sender, driver: DriverGuard(driver) })
-    }
-
-    async fn send(
-        mut self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, DriverGuard), ModelFailure> {
-        let response = self.sender.send_request(request).await;
-        let response = response.map_err(|e| sending("the connection broke", &e))?;
-        Ok((response, self.driver))
-    }
-}
-
-impl Drop for DriverGuard {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -72,6 +72,18 @@ impl Stub {
         self.push(None, Err(failure.with_status(status).with_body("sorry")));
     }
 
+    /// Fails, and asks to be left alone for a while.
+    pub fn refuse(&self, status: u16, retry_after: Duration) {
+        let failure = ModelFailure::new(ErrorClass::Transient, "slow down").with_status(status);
+        self.push(None, Err(ModelFailure { retry_after: Some(retry_after), ..failure }));
+    }
+
+    /// Fails in a way that no further try cures.
+    pub fn fail_for_good(&self, status: u16) {
+        let failure = ModelFailure::new(ErrorClass::Permanent, "no such model");
+        self.push(None, Err(failure.with_status(status)));
+    }
+
     /// Says `text` once the sender fires; never when it is forgotten, at once when it is dropped.
     pub fn hold(&self, text: &str) -> oneshot::Sender<()> {
         let (release, held) = oneshot::channel();

@@ -9,6 +9,7 @@ mod envelope;
 mod gate;
 mod harness;
 mod hold;
+mod keep_open;
 mod lean;
 mod notices;
 mod pauses;

@@ -4,6 +4,7 @@
 //! as the text they came in. Blocks without a counterpart, such as images, are left out, and so is `is_error`.
 
 use super::super::ToolSpec;
+use super::super::alternation::alternating;
 use crate::Json;
 use crate::session::content::{Block, Content, Message, Role};
 
@@ -26,7 +27,7 @@ impl ChatRequest<'_> {
     /// The body of the request: streamed, with usage at the end.
     #[must_use]
     pub fn body(&self) -> Json {
-        let messages: Vec<Json> = self.messages.iter().flat_map(messages_of).collect();
+        let messages: Vec<Json> = alternating(self.messages).iter().flat_map(messages_of).collect();
         let messages = Json::array(&messages);
         let tools: Vec<Json> = self.tools.iter().map(tool).collect();
         let tools = (!tools.is_empty()).then(|| Json::array(&tools));
@@ -195,6 +196,15 @@ mod tests {
         ] {
             assert_eq!(flattened(&Json::parse(content.to_owned()).unwrap()), text);
         }
+    }
+
+    #[test]
+    fn messages_of_one_role_in_a_row_go_out_as_one() {
+        let history = [Message::user("lost"), Message::user("again")];
+        assert_eq!(
+            body(&history, &[]).member("messages").unwrap().as_str(),
+            r#"[{"role":"user","content":"lost\nagain"}]"#
+        );
     }
 
     #[test]

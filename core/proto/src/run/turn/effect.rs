@@ -45,10 +45,25 @@ pub struct TurnStart {
     pub providers: Result<Vec<Provider>, String>,
     /// How many model rounds this call may take.
     pub max_rounds: u32,
+    /// Whether what fails ends this turn and not the session (feature `keep-open`), and how attempts are tried again.
+    pub keep_open: Option<RetryPolicy>,
 }
 
-/// A message that starts no turn: log the events, release the gate (the pause that was taken up is
-/// dropped with the session) and answer the caller.
+/// How attempts that failed in a way that may pass are tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// How often one provider is tried again in one round.
+    pub retries: u32,
+    /// The first wait, in milliseconds; it doubles each time.
+    pub base_ms: u64,
+    /// The longest wait, in milliseconds, also when the provider asks for a longer one.
+    pub cap_ms: u64,
+    /// Any random number: it spreads the waits between half and whole.
+    pub jitter: u64,
+}
+
+/// A message that starts no turn: log the events and answer the caller. The gate is given back as it was: a turn that was
+/// paused stays paused, unless the session ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The answer to the caller.
@@ -66,6 +81,11 @@ pub enum Effect {
     Log(Vec<LogEvent>),
     /// Ask a model; answer with [`super::Turn::handle_model_reply`] or [`super::Turn::handle_model_failure`].
     CallModel(ModelCall),
+    /// Wait, then say so with [`super::Turn::handle_wait_over`].
+    Wait {
+        /// How long, in milliseconds.
+        ms: u64,
+    },
     /// Run a server-side tool; answer with [`super::Turn::handle_tool_outcome`].
     CallTool(ToolRun),
     /// Log the events, park the gate with the pause and answer the caller with the message.
@@ -85,13 +105,15 @@ pub enum Effect {
         answer: Result<Message, RpcFailure>,
         /// How the turn ended.
         outcome: Outcome,
+        /// Whether the session goes to state `error` with it.
+        ends_session: bool,
     },
 }
 
 /// One attempt of one round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelCall {
-    /// Which provider of the chain, from 0; also the number of the attempt in this round.
+    /// Which provider of the chain, from 0.
     pub provider: usize,
     /// Which round of the turn, from 0.
     pub round: u32,
@@ -130,9 +152,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the session goes to state `error` (session service §11).
-    #[must_use]
-    pub const fn ends_session(self) -> bool {
+    /// Whether the session of a plain caller goes to state `error` (session service §11).
+    pub(super) const fn ends_session(self) -> bool {
         matches!(self, Self::ProvidersFailed | Self::ProviderConfig | Self::LoopLimit)
     }
 }
@@ -157,6 +178,25 @@ pub struct ModelFailure {
     pub error: String,
     /// The provider's own words.
     pub body: Option<String>,
+    /// Whether the same request may be sent again.
+    pub retryable: bool,
+    /// How long the provider asks to wait before that, in milliseconds.
+    pub retry_after_ms: Option<u64>,
+}
+
+impl ModelFailure {
+    /// A failure without an answer that a further try cannot cure.
+    #[must_use]
+    pub fn lasting(error: impl Into<String>) -> Self {
+        let error = error.into();
+        Self { status: None, error, body: None, retryable: false, retry_after_ms: None }
+    }
+
+    /// A failure without an answer that may be gone the next time.
+    #[must_use]
+    pub fn passing(error: impl Into<String>) -> Self {
+        Self { retryable: true, ..Self::lasting(error) }
+    }
 }
 
 impl fmt::Debug for ModelFailure {

@@ -1,13 +1,14 @@
-//! Whole turns against scripts of models and tools: the events of session service §9.1 and §20, and
-//! what holds for every script.
+//! Whole turns against scripts of models and tools: the events of session service §9.1 and §20.
+
+mod every_script;
+mod keep_open;
 
 use super::*;
 use crate::run::gate::Entry;
 use crate::run::log::{compose_request, provider_message};
+use crate::run::merge::CANCELLED;
 use crate::run::toolbox::ServerTool;
 use crate::session::content::{Content, Role};
-use proptest::prelude::*;
-use std::collections::HashMap;
 
 fn json(text: &str) -> Json {
     Json::parse(text.to_owned()).unwrap()
@@ -52,6 +53,7 @@ fn start(message: Message, providers: &[&str]) -> TurnStart {
         toolbox: toolbox(),
         providers: Ok(providers.iter().map(|name| provider(name)).collect()),
         max_rounds: DEFAULT_MAX_ROUNDS,
+        keep_open: None,
     }
 }
 
@@ -79,7 +81,7 @@ fn failure(
     error: &str,
     body: Option<&str>,
 ) -> Result<ModelReply, ModelFailure> {
-    Err(ModelFailure { status, error: error.to_owned(), body: body.map(str::to_owned) })
+    Err(ModelFailure { status, body: body.map(str::to_owned), ..ModelFailure::passing(error) })
 }
 
 /// What a turn did, and how it ended.
@@ -87,6 +89,8 @@ struct Ran {
     events: Vec<LogEvent>,
     calls: Vec<ModelCall>,
     tools: Vec<ToolRun>,
+    /// Milliseconds.
+    waits: Vec<u64>,
     end: Effect,
 }
 
@@ -113,6 +117,10 @@ impl Ran {
         (message.to_json().as_str().to_owned(), *outcome)
     }
 
+    fn ends_session(&self) -> bool {
+        matches!(self.end, Effect::Finish { ends_session: true, .. })
+    }
+
     fn pause(&self) -> (Pause, Message) {
         let Effect::Pause { pause, message, .. } = &self.end else { panic!("{:?}", self.end) };
         (pause.clone(), message.clone())
@@ -122,6 +130,7 @@ impl Ran {
 /// Runs a turn to its end: models answer from the script, tools with `echo: x`.
 fn run(mut turn: Turn, script: Vec<Result<ModelReply, ModelFailure>>) -> Ran {
     let (mut events, mut calls, mut tools) = (Vec::new(), Vec::new(), Vec::new());
+    let mut waits = Vec::new();
     let mut script = script.into_iter();
     loop {
         match turn.poll_effect().expect("the turn waits for nothing") {
@@ -140,6 +149,11 @@ fn run(mut turn: Turn, script: Vec<Result<ModelReply, ModelFailure>>) -> Ran {
                 let content = json(r#"[{"type":"text","text":"echo: x"}]"#);
                 turn.handle_tool_outcome(ToolOutcome::of_content(&content, false));
             }
+            Effect::Wait { ms } => {
+                waits.push(ms);
+                assert_eq!(turn.poll_effect(), None);
+                turn.handle_wait_over();
+            }
             mut end @ (Effect::Pause { .. } | Effect::Finish { .. }) => {
                 let (Effect::Pause { events: last, .. } | Effect::Finish { events: last, .. }) =
                     &mut end
@@ -150,7 +164,7 @@ fn run(mut turn: Turn, script: Vec<Result<ModelReply, ModelFailure>>) -> Ran {
                 assert!(turn.is_over());
                 assert_eq!(turn.poll_effect(), None);
                 assert_eq!(script.len(), 0, "the script goes on");
-                return Ran { events, calls, tools, end };
+                return Ran { events, calls, tools, waits, end };
             }
         }
     }
@@ -453,7 +467,7 @@ fn when_every_provider_fails_the_answer_is_the_generic_text_and_the_session_ends
         r#"session.error {"attempts":2,"reason":"all_providers_failed"}"#
     );
     assert_eq!(ran.answer(), (GENERIC.to_owned(), Outcome::ProvidersFailed));
-    assert!(ran.answer().1.ends_session());
+    assert!(ran.ends_session());
 }
 
 #[test]
@@ -479,7 +493,7 @@ fn a_turn_without_a_primary_provider_ends_the_session_without_a_call() {
         let error = format!(r#"session.error {{"detail":"{detail}","reason":"provider_config"}}"#);
         assert_eq!(ran.lines()[1..], [error]);
         assert_eq!(ran.answer(), (GENERIC.to_owned(), Outcome::ProviderConfig));
-        assert!(ran.answer().1.ends_session());
+        assert!(ran.ends_session());
     }
 }
 
@@ -494,7 +508,7 @@ fn after_the_last_round_the_turn_ends_with_loop_limit() {
         r#"session.error {"max_iterations":8,"reason":"loop_limit"}"#
     );
     assert_eq!(ran.answer(), (GENERIC.to_owned(), Outcome::LoopLimit));
-    assert!(ran.answer().1.ends_session());
+    assert!(ran.ends_session());
 }
 
 #[test]
@@ -591,10 +605,12 @@ fn taking_over_an_expired_pause_keeps_the_history_alternating() {
 /// The lines that [`Turn::handle_cancel`] adds, and the answer.
 fn cancelled(turn: &mut Turn) -> Vec<String> {
     assert!(turn.handle_cancel());
-    let Some(Effect::Finish { events, answer, outcome }) = turn.poll_effect() else { panic!() };
+    let Some(Effect::Finish { events, answer, outcome, ends_session: false }) = turn.poll_effect()
+    else {
+        panic!()
+    };
     assert_eq!(answer.unwrap_err(), RpcFailure::new(-32021, "turn cancelled"));
     assert_eq!(outcome, Outcome::Cancelled);
-    assert!(!outcome.ends_session());
     assert!(!turn.handle_cancel(), "cancelled twice");
     events.iter().map(|e| format!("{} {}", e.event_type, e.payload.as_str())).collect()
 }
@@ -666,148 +682,4 @@ fn a_paused_turn_is_cancelled_with_the_results_there_are() {
     let stranger = Block::read(json(r#"{"type":"tool_result","tool_use_id":"z","content":""}"#));
     let refused = cancel_paused(&pause, vec![stranger]).unwrap_err();
     assert_eq!(refused.code, -32602);
-}
-
-/// A block of a random response; ids may clash.
-fn block() -> impl Strategy<Value = Block> {
-    let names = ["clock", "shell", "launch", "search", "nope"];
-    prop_oneof![
-        2 => Just(text("x")),
-        1 => Just(Block::read(json(r#"{"type":"thinking"}"#))),
-        4 => (0usize..40, 0usize..5).prop_map(move |(id, name)| call(&format!("t{id}"), names[name])),
-    ]
-}
-
-fn answer() -> impl Strategy<Value = Result<ModelReply, ModelFailure>> {
-    prop_oneof![
-        1 => Just(failure(None, "e", None)),
-        6 => proptest::collection::vec(block(), 0..6).prop_map(reply),
-    ]
-}
-
-/// Checks that each `provider.request` is the same text live and written out from what is stored.
-fn check_requests(history: &[Json], events: &[LogEvent]) {
-    let mut stored = history.to_vec();
-    for event in events {
-        match &event.elided {
-            Some(elided) => {
-                let composed = compose_request(&event.payload, &stored, &elided.tail);
-                assert_eq!(event.whole_payload().as_str(), composed.as_str());
-            }
-            None if event.event_type == EventType::ClientMessageSend
-                || event.event_type == EventType::ServerMessageSend =>
-            {
-                stored.push(provider_message(&event.payload, &event.event_type));
-            }
-            None => assert_eq!(event.whole_payload(), event.payload),
-        }
-    }
-}
-
-/// Checks what holds in the log of any turn: order, and one result for each call.
-fn check_log(events: &[LogEvent], open: &HashMap<String, String>) {
-    assert_eq!(events[0].event_type, EventType::ClientMessageSend);
-    let mut results: HashMap<String, usize> = HashMap::new();
-    let (mut calls, mut since_response) = (HashMap::new(), Vec::new());
-    for event in events {
-        let text = |name: &str| event.payload.member(name).and_then(|v| v.to_text());
-        match event.event_type {
-            EventType::ProviderResponse => since_response.clear(),
-            EventType::ToolCall => {
-                assert!(
-                    since_response.iter().all(|kind| *kind == EventType::ToolCall),
-                    "all calls come before any exchange"
-                );
-                let round = text("id").unwrap();
-                *calls.entry(round).or_insert(0usize) += 1;
-                since_response.push(EventType::ToolCall);
-            }
-            EventType::ToolResult => {
-                *results.entry(text("tool_use_id").unwrap()).or_default() += 1;
-                since_response.push(EventType::ToolResult);
-            }
-            _ => since_response.push(event.event_type.clone()),
-        }
-    }
-    for (id, count) in &calls {
-        let answered = results.get(id).copied().unwrap_or(0);
-        let waiting = usize::from(open.contains_key(id));
-        assert_eq!(answered + waiting, *count, "{id}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn whatever_the_model_says_every_call_gets_one_result_and_rounds_are_bounded(
-        script in proptest::collection::vec(answer(), 20), cancel_after in 0usize..30
-    ) {
-        let mut turn = Turn::start(start(Message::user("hi"), &["a", "b"])).unwrap();
-        let (mut events, mut script, mut step, mut asked) = (Vec::new(), script.into_iter(), 0, 0);
-        let end = loop {
-            step += 1;
-            if step == cancel_after {
-                turn.handle_cancel();
-            }
-            match turn.poll_effect() {
-                None => prop_assert!(false, "the turn hangs"),
-                Some(Effect::Log(batch)) => events.extend(batch),
-                Some(Effect::CallModel(call)) => {
-                    asked += usize::from(call.provider == 0);
-                    match script.next() {
-                        Some(Ok(reply)) => turn.handle_model_reply(reply),
-                        Some(Err(failure)) => turn.handle_model_failure(failure),
-                        None => prop_assert!(false, "more than 8 rounds of 2 attempts"),
-                    }
-                }
-                Some(Effect::CallTool(_)) => {
-                    turn.handle_tool_outcome(ToolOutcome::Failed("e".to_owned()));
-                }
-                Some(end) => break end,
-            }
-        };
-        prop_assert!(asked <= 8);
-        let mut open = HashMap::new();
-        match &end {
-            Effect::Pause { events: last, pause, message } => {
-                events.extend(last.iter().cloned());
-                open.extend(pause.open_calls().map(|id| (id.to_owned(), String::new())));
-                prop_assert!(!open.is_empty());
-                prop_assert!(message.tool_uses().all(|(_, call)| call.dispatch.is_some()));
-                prop_assert_eq!(message.tool_uses().count(), pause.expected.len());
-            }
-            Effect::Finish { events: last, answer, .. } => {
-                events.extend(last.iter().cloned());
-                if let Ok(message) = answer {
-                    prop_assert_eq!(message.tool_uses().count(), 0);
-                }
-            }
-            _ => prop_assert!(false, "no end"),
-        }
-        check_log(&events, &open);
-        check_requests(&[], &events);
-        // Whatever the owner sends next, each open call gets its result.
-        if let Effect::Pause { pause, message, .. } = end {
-            let next = Turn::start(TurnStart {
-                entry: Entry::Resumed,
-                paused: Some(pause),
-                history: vec![Message::user("hi"), message],
-                ..start(Message::user("never mind"), &["a"])
-            }).unwrap();
-            let ran = run(next, vec![reply(Vec::new())]);
-            let history = events
-                .iter()
-                .filter(|e| e.event_type.as_str().ends_with(".message.send"))
-                .map(|e| provider_message(&e.payload, &e.event_type))
-                .collect::<Vec<_>>();
-            check_requests(&history, &ran.events);
-            let answered = ran.types().iter().filter(|t| **t == "tool.result").count();
-            prop_assert_eq!(answered, open.len());
-            let asked = &ran.calls[0].messages;
-            let results = asked.last().unwrap().content.blocks().iter();
-            let ids: Vec<&str> =
-                results.filter_map(|b| Some(b.tool_result()?.tool_use_id.as_str())).collect();
-            let wanted: Vec<&str> = asked[1].tool_uses().map(|(_, c)| c.id.as_str()).collect();
-            prop_assert_eq!(ids, wanted);
-        }
-    }
 }

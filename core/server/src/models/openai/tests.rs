@@ -124,6 +124,16 @@ async fn failure(acts: Vec<Act>) -> ModelFailure {
 }
 
 #[tokio::test]
+async fn a_refusal_carries_the_wait_that_the_provider_asks_for() {
+    let head = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: 0\r\n\r\n";
+    let busy = failure(vec![Act::Write(head.as_bytes().to_vec())]).await;
+    assert_eq!((busy.status, busy.retryable), (Some(429), true));
+    assert_eq!(busy.retry_after, Some(Duration::from_secs(3)));
+    let down = failure(vec![response("503 Down", "text/plain", "no")]).await;
+    assert_eq!((down.retryable, down.retry_after), (true, None));
+}
+
+#[tokio::test]
 async fn a_stream_becomes_a_reply_and_its_pieces_are_shown() {
     let piece = r#"{"tool_calls":[{"index":0,"id":"c1","function":{"name":"read","arguments":"{\"n\": 9007199254740993}"}}]}"#;
     let fake = fake(vec![

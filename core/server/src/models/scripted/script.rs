@@ -23,7 +23,7 @@
 //!
 //! `then`: `text` or `pieces` (the deltas as they shall come, each a string or `{text, delay_ms}`), `repeat` (the text so many times), `reasoning`,
 //! `tool_calls` (`{name, input, id}`; inputs go out exactly as they are written, names need not exist, ids may repeat), `delay_ms` (before
-//! anything), `finish` (the finish reason, such as `length`), `fail` (`{status, error, body}`, after the text).
+//! anything), `finish` (the finish reason, such as `length`), `fail` (`{status, error, body, retry_after_ms}`, after the text).
 //!
 //! `otherwise`: `rules` (the built-in ones, the default) or `fail`.
 
@@ -161,6 +161,7 @@ struct Fail {
     status: Option<u16>,
     error: Option<String>,
     body: Option<String>,
+    retry_after_ms: Option<u64>,
 }
 
 impl Script {
@@ -329,7 +330,9 @@ impl Fail {
         });
         let failure = ModelFailure::new(class, error);
         let retryable = found.map_or(failure.retryable, |found| found.retryable);
-        ModelFailure { status: self.status, body: self.body.clone(), retryable, ..failure }
+        let retry_after = self.retry_after_ms.map(Duration::from_millis);
+        let body = self.body.clone();
+        ModelFailure { status: self.status, body, retryable, retry_after, ..failure }
     }
 }
 

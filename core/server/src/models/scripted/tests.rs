@@ -301,12 +301,13 @@ mod scripts {
     async fn failures_carry_their_status_and_may_come_after_words() {
         let model = model(
             r#"{"rules":[
-                {"times":1,"then":{"fail":{"status":500,"body":"down"}}},
+                {"times":1,"then":{"fail":{"status":500,"body":"down","retry_after_ms":40}}},
                 {"times":1,"then":{"text":"half a","fail":{"error":"cut"}}}],"otherwise":"fail"}"#,
         );
         let sink = Recorder::default();
         let failed = model.call(&asked("x", Vec::new()), &sink).await.unwrap_err();
         assert_eq!((failed.status, failed.body.as_deref()), (Some(500), Some("down")));
+        assert_eq!(failed.retry_after, Some(Duration::from_millis(40)));
         assert_eq!(
             (failed.error.as_str(), failed.class),
             ("provider returned HTTP 500", ErrorClass::Transient)

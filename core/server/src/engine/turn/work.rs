@@ -1,0 +1,127 @@
+//! What a turn has done outside: models, tools, and waits between attempts. A turn that is to stop leaves them.
+
+use super::{Broken, Drive};
+use crate::engine::deltas::Sink;
+use crate::engine::millis;
+use crate::engine::record::mint;
+use crate::engine::session::{Stop, mark_cancelled};
+use crate::keys::IdKind;
+use crate::models::ModelRequest;
+use broca_proto::provider::ToolSpec;
+use broca_proto::run::turn::{ModelCall, ModelFailure, ModelReply, ToolOutcome, ToolRun, Turn};
+use broca_proto::session::payload::TokenUsage;
+use broca_proto::session::tool::ToolDeclaration;
+use std::time::Duration;
+use tokio::sync::watch;
+
+impl Drive {
+    pub(super) async fn call_model(
+        &mut self,
+        turn: &mut Turn,
+        call: ModelCall,
+    ) -> Result<(), Broken> {
+        let Some(model) = self.chain.get(call.provider).cloned() else {
+            turn.handle_model_failure(ModelFailure::lasting("this provider is not configured"));
+            return Ok(());
+        };
+        self.message_id = mint(IdKind::Event)?.into();
+        let spec = |tool: &ToolDeclaration| ToolSpec {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input_schema: tool.input_schema.clone(),
+        };
+        let request = ModelRequest {
+            messages: call.messages.as_ref().clone(),
+            tools: call.tools.iter().map(spec).collect(),
+            max_tokens: None,
+        };
+        let sink = Sink::new(&self.session.hub, &self.message_id);
+        let answered = tokio::select! {
+            biased;
+            stop = stop(&mut self.stopped) => Err(stop),
+            answer = model.call(&request, &sink) => Ok(answer),
+        };
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(stop) => {
+                sink.void();
+                return self.stop(turn, stop);
+            }
+        };
+        match answer {
+            Ok(reply) => turn.handle_model_reply(ModelReply {
+                content: reply.content,
+                body: reply.body,
+                usage: reply.usage.map(|usage| TokenUsage {
+                    input_tokens: usage.input_tokens,
+                    output_tokens: usage.output_tokens,
+                }),
+            }),
+            Err(failure) => {
+                sink.void();
+                turn.handle_model_failure(ModelFailure {
+                    status: failure.status,
+                    error: failure.error,
+                    body: failure.body,
+                    retryable: failure.retryable,
+                    retry_after_ms: failure.retry_after.map(millis),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn call_tool(&mut self, turn: &mut Turn, run: ToolRun) -> Result<(), Broken> {
+        let found = self
+            .engine
+            .tools
+            .iter()
+            .rev()
+            .find(|tool| tool.server_name() == run.server_name && tool.spec().name == run.name);
+        let outcome = match found.cloned() {
+            None => ToolOutcome::Failed(format!("the tool '{}' is gone", run.name)),
+            Some(tool) => tokio::select! {
+                biased;
+                stop = stop(&mut self.stopped) => return self.stop(turn, stop),
+                answer = tool.call(&run.input) => match answer {
+                    Ok(answer) => ToolOutcome::Answered(answer.result()),
+                    Err(reason) => ToolOutcome::Failed(reason),
+                },
+            },
+        };
+        turn.handle_tool_outcome(outcome);
+        Ok(())
+    }
+
+    /// Waits before a model is asked again.
+    pub(super) async fn wait(&mut self, turn: &mut Turn, ms: u64) -> Result<(), Broken> {
+        tokio::select! {
+            biased;
+            stop = stop(&mut self.stopped) => return self.stop(turn, stop),
+            () = tokio::time::sleep(Duration::from_millis(ms)) => turn.handle_wait_over(),
+        }
+        Ok(())
+    }
+
+    fn stop(&self, turn: &mut Turn, why: Stop) -> Result<(), Broken> {
+        match why {
+            Stop::Cancel | Stop::No => {
+                turn.handle_cancel();
+                mark_cancelled(&self.cancelled);
+                Ok(())
+            }
+            Stop::Closed => Err(Broken::Closed),
+            Stop::Shutdown => Err(Broken::Shutdown),
+        }
+    }
+}
+
+/// Waits until the turn is to stop.
+async fn stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
+    let why = stopped.wait_for(|why| *why != Stop::No).await.ok().map(|why| *why);
+    match why {
+        Some(why) => why,
+        // The session keeps the sender while the turn runs.
+        None => std::future::pending().await,
+    }
+}
