@@ -2,7 +2,8 @@
 //!
 //! [`ndjson`] cuts bytes into lines, [`rpc`] says what a line is, [`exchange`] follows one `/rpc`
 //! answer to its end. [`event`], [`payload`] and [`content`] are what the lines carry. [`turn`] and
-//! [`subscription`] are the client's state machines; the service's own are in [`crate::run`].
+//! [`subscription`] are the client's state machines; the service's own are in [`crate::run`]. [`saved`] and
+//! [`standing`] carry a session from one program to the next.
 
 pub mod content;
 pub mod display;
@@ -18,7 +19,9 @@ pub mod payload;
 pub mod problem;
 pub mod rest;
 pub mod rpc;
+pub mod saved;
 pub mod seen;
+pub mod standing;
 pub mod subscription;
 pub mod tool;
 pub mod turn;

@@ -42,6 +42,19 @@ impl ToolOutcome {
             Self::TimedOutMayHaveRun => "timed_out_may_have_run",
         }
     }
+
+    /// The outcome that `word` stands for.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        let all = [
+            Self::Done,
+            Self::Failed,
+            Self::NotStarted,
+            Self::InterruptedMayHaveRun,
+            Self::TimedOutMayHaveRun,
+        ];
+        all.into_iter().find(|outcome| outcome.as_str() == word)
+    }
 }
 
 /// How calls are run. Every value can be set; these are the defaults' meanings.
@@ -74,9 +87,13 @@ impl CallLimits {
     /// never more than half of the time there is.
     #[must_use]
     pub fn continuation_ms(&self) -> u64 {
-        let margin = (self.pause_ms / 10).max(2_000).min(self.pause_ms / 2);
-        self.pause_ms - margin
+        in_time(self.pause_ms)
     }
+}
+
+/// The part of the time that a service waits in which results can be made and still arrive.
+fn in_time(ms: u64) -> u64 {
+    ms - (ms / 10).max(2_000).min(ms / 2)
 }
 
 /// What the machine wants done or has to say.
@@ -157,6 +174,8 @@ struct Call {
     tool: Option<usize>,
     state: CallState,
     deadline: Option<Time>,
+    /// Another program had the call before, and left no result of it.
+    may_have_run: bool,
 }
 
 #[derive(Debug)]
@@ -209,6 +228,38 @@ impl Calls {
         Ok(true)
     }
 
+    /// Takes up a pause that another program has left, with the results that it had. Every other call
+    /// may have run there. `left_ms` is the time until the service's deadline where it is known.
+    ///
+    /// # Errors
+    /// As [`Calls::pause`].
+    pub fn take_up(
+        &mut self,
+        message: &Message,
+        results: impl IntoIterator<Item = (ToolOutcome, Block)>,
+        left_ms: Option<u64>,
+        now: Time,
+    ) -> Result<bool, Error> {
+        if !self.lay_open(message)? {
+            return Ok(false);
+        }
+        for (outcome, block) in results {
+            let id = block.tool_result().map(|result| result.tool_use_id.clone());
+            if let Some(id) = id.filter(|id| self.position(id).is_some()) {
+                self.kept.insert(id, (outcome, block));
+            }
+        }
+        for call in &mut self.open {
+            call.may_have_run = !self.kept.contains_key(&call.call.id);
+        }
+        self.deadline = Some(now.plus(in_time(left_ms.unwrap_or(self.limits.pause_ms))));
+        for i in 0..self.open.len() {
+            self.admit(i);
+        }
+        self.advance(now);
+        Ok(true)
+    }
+
     /// A turn has paused with `message` although it is to end: no call starts, and each gets a result that says so.
     ///
     /// # Errors
@@ -245,7 +296,8 @@ impl Calls {
             .into_iter()
             .map(|call| {
                 let tool = tool_of(&call);
-                Call { call, tool, state: CallState::Waiting, deadline: None }
+                let state = CallState::Waiting;
+                Call { call, tool, state, deadline: None, may_have_run: false }
             })
             .collect();
         Ok(!self.open.is_empty())
@@ -297,8 +349,7 @@ impl Calls {
         match denied {
             None => self.open[i].state = CallState::Waiting,
             Some(reason) => {
-                let text = format!("The call was denied and not run: {reason}");
-                self.settle(i, ToolOutcome::NotStarted, error_result(id, &text));
+                self.settle_unrun(i, &format!("The call was denied and not run: {reason}"));
             }
         }
         self.advance(now);
@@ -383,6 +434,18 @@ impl Calls {
         self.kept.get(id).map(|(outcome, _)| *outcome)
     }
 
+    /// Whether the open call `id` was another program's before, so that it may have run.
+    #[must_use]
+    pub fn may_have_run(&self, id: &str) -> bool {
+        self.position(id).is_some_and(|i| self.open[i].may_have_run)
+    }
+
+    /// The results of the open calls so far, in call order.
+    pub fn settled(&self) -> impl Iterator<Item = (ToolOutcome, &Block)> {
+        let kept = self.open.iter().filter_map(|call| self.kept.get(&call.call.id));
+        kept.map(|(outcome, block)| (*outcome, block))
+    }
+
     /// Whether calls are open.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -408,7 +471,7 @@ impl Calls {
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             let name = &self.open[i].call.name;
             let text = format!("There is no tool \"{name}\" here. The tools are: {known}.");
-            self.settle(i, ToolOutcome::NotStarted, error_result(&id, &text));
+            self.settle_unrun(i, &text);
             return;
         };
         if self.tools[tool].approval {
@@ -516,9 +579,20 @@ impl Calls {
     }
 
     fn never_started_settled(&mut self, i: usize, why: &str) {
-        let result =
-            error_result(&self.open[i].call.id, &format!("The call was not started: {why}."));
-        self.settle(i, ToolOutcome::NotStarted, result);
+        self.settle_unrun(i, &format!("The call was not started: {why}."));
+    }
+
+    /// A call that was never started here; another program may have started it.
+    fn settle_unrun(&mut self, i: usize, text: &str) {
+        let call = &self.open[i];
+        let (outcome, text) = if call.may_have_run {
+            let text = format!("{text} An earlier attempt may have run, in whole or in part.");
+            (ToolOutcome::InterruptedMayHaveRun, text)
+        } else {
+            (ToolOutcome::NotStarted, text.to_owned())
+        };
+        let result = error_result(&call.call.id, &text);
+        self.settle(i, outcome, result);
     }
 
     fn interrupted(&mut self, i: usize) {

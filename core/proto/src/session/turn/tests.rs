@@ -223,6 +223,63 @@ fn a_call_shown_again_is_answered_from_memory() {
     assert_eq!(results(&outputs).unwrap(), [("1".into(), false)]);
 }
 
+fn result(id: &str, text: &str) -> (ToolOutcome, Block) {
+    let content = Json::string(text);
+    let result = ToolResult { tool_use_id: id.to_owned(), content, is_error: None };
+    (ToolOutcome::Done, Block::of_tool_result(result))
+}
+
+#[test]
+fn a_pause_that_another_program_left_goes_on_with_the_results_it_had() {
+    let mut calls = Calls::new(vec![tool("a"), tool("b")], CallLimits::default());
+    let left = message(&[("1", "a"), ("2", "b"), ("3", "nobody")]);
+    assert!(calls.take_up(&left, [result("1", "A"), result("9", "?")], None, at(0)).unwrap());
+    let outputs = drain(&mut calls);
+    let started: Vec<&str> = outputs
+        .iter()
+        .filter_map(|o| if let CallsOutput::Start(c) = o { Some(c.id.as_str()) } else { None })
+        .collect();
+    assert_eq!(started, ["2"]);
+    assert!(calls.may_have_run("2") && !calls.may_have_run("1"));
+    // The tool is missing here; there it was not.
+    assert_eq!(calls.outcome("3"), Some(ToolOutcome::InterruptedMayHaveRun));
+    calls.complete("2", Json::string("B"), at(1)).unwrap();
+    let sent = results(&drain(&mut calls)).unwrap();
+    assert_eq!(sent, [("1".into(), false), ("2".into(), false), ("3".into(), true)]);
+    // The next pause is this program's own.
+    calls.delivered();
+    calls.pause(&message(&[("2", "b")]), at(2)).unwrap();
+    assert!(!calls.may_have_run("2"));
+}
+
+#[test]
+fn a_pause_that_was_left_ends_before_the_services_own_deadline() {
+    let mut guarded = tool("rm");
+    guarded.approval = true;
+    let mut calls = Calls::new(vec![tool("a"), guarded], CallLimits::default());
+    let left = message(&[("1", "a"), ("2", "rm")]);
+    calls.take_up(&left, [], Some(10_000), at(0)).unwrap();
+    assert_eq!(calls.poll_timeout(), Some(at(8_000)));
+    calls.handle_timeout(at(8_000));
+    assert!(results(&drain(&mut calls)).is_some());
+    // Nobody allowed it here, but somebody may have there.
+    assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
+}
+
+#[test]
+fn results_can_be_saved_in_call_order_while_others_are_open() {
+    let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+    calls.pause(&message(&[("1", "a"), ("2", "a"), ("3", "a")]), at(0)).unwrap();
+    for id in ["3", "1"] {
+        calls.complete(id, Json::string("x"), at(1)).unwrap();
+    }
+    let ids: Vec<&str> = calls
+        .settled()
+        .filter_map(|(_, block)| block.tool_result().map(|r| r.tool_use_id.as_str()))
+        .collect();
+    assert_eq!(ids, ["1", "3"]);
+}
+
 #[derive(Debug, Clone)]
 enum Input {
     Complete(usize),
