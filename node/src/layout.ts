@@ -73,6 +73,7 @@ export const enum ToolCallAt {
   name = 6,
   input = 8,
   idempotency_key = 10,
+  may_have_run = 12,
 }
 
 export const enum ToolCancelAt {
@@ -90,6 +91,7 @@ export const enum ApprovalAt {
   name = 6,
   input = 8,
   idempotency_key = 10,
+  may_have_run = 12,
 }
 
 export const enum ApprovalWithdrawnAt {

@@ -7,6 +7,8 @@
 //! | `open` | `{"tools": [tool…]}` |
 //! | `join` | `{"session_id": text, "tools": [tool…]}` |
 //! | `observe` | `{"session_id": text}` |
+//! | `attach` | `{"saved": a saved session, as text or as the object it is, "tools": [tool…]}` |
+//! | `resume`, `save` | `{}` |
 //! | `send` | `{"message": text, array of blocks, or message object}` |
 //! | `subscribe` | `{"from": cursor text, "" for the start, or null for now}` |
 //! | `history` | `{"cursor": text or null, "limit": number or null}` |
@@ -21,6 +23,7 @@ use broca::engine::{Answer, CloseReason, Command, Trace};
 use broca_proto::session::content::{Content, Message, Role};
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::narrow::{NarrowRule, NarrowRules};
+use broca_proto::session::saved::SavedSession;
 use broca_proto::session::tool::{Tool, ToolDeclaration};
 use broca_proto::{Error, ErrorKind, Json};
 use serde::Deserialize;
@@ -38,6 +41,14 @@ pub fn read(json: &[u8]) -> Result<Command, Error> {
             Command::Join { session_id: session(&session_id)?, tools: read_tools(tools)? }
         }
         Wire::Observe { session_id } => Command::Observe { session_id: session(&session_id)? },
+        Wire::Attach { saved, tools } => {
+            let text = saved.to_text();
+            let saved = text.as_ref().map_or(saved.as_bytes(), String::as_bytes);
+            let saved = Box::new(SavedSession::parse(saved)?);
+            Command::Attach { saved, tools: read_tools(tools)? }
+        }
+        Wire::Resume {} => Command::Resume,
+        Wire::Save {} => Command::Save,
         Wire::Send { message } => Command::Send { message: read_message(&message)? },
         Wire::Subscribe { from } => {
             Command::Subscribe { from: from.map(|text| Cursor::from(text.as_str())) }
@@ -124,6 +135,13 @@ enum Wire {
     Observe {
         session_id: String,
     },
+    Attach {
+        saved: Json,
+        #[serde(default)]
+        tools: Vec<WireTool>,
+    },
+    Resume {},
+    Save {},
     Send {
         message: Json,
     },
@@ -252,6 +270,8 @@ mod tests {
             r#"{"close":{"now":1}}"#,
             r#"{"send":{"#,
             r#"{"history":{"limit":"hunter2"}}"#,
+            r#"{"attach":{"saved":"hunter2"}}"#,
+            r#"{"attach":{"saved":{"broca_session":1,"session_key":"hunter2"}}}"#,
         ] {
             let error = read(wrong.as_bytes()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{wrong}");
@@ -259,6 +279,18 @@ mod tests {
         }
         let negative = read(br#"{"open":{"tools":[{"name":"x","timeout_ms":-1}]}}"#).unwrap_err();
         assert!(negative.message().contains("tools[0].timeout_ms"), "{negative}");
+    }
+
+    #[test]
+    fn a_saved_session_is_read_as_text_and_as_an_object() {
+        let saved =
+            r#"{"broca_session":1,"service":"http://h","session_id":"s","session_key":"k"}"#;
+        let text = Json::string(saved);
+        for saved in [saved, text.as_str()] {
+            let command = read(format!(r#"{{"attach":{{"saved":{saved}}}}}"#).as_bytes());
+            let Ok(Command::Attach { saved, .. }) = command else { panic!("{command:?}") };
+            assert_eq!(saved.session_key.expose(), "k");
+        }
     }
 
     #[test]

@@ -137,15 +137,15 @@ kinds! {
     /// Something was lost. `lost`: 0 deltas (`count` of them), 1 a line of `count` bytes where `limit` are allowed,
     /// 2 the cursor `cursor` is unknown and the log begins again, 3 whatever happened while the stream was away.
     gap = 4 { lost: Word, count: Number, limit: Number, cursor: Text, after: Text }
-    /// Run this tool and answer.
-    tool_call = 5 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text }
+    /// Run this tool and answer. `may_have_run` is 1 when the program that had the session before may have run it.
+    tool_call = 5 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text, may_have_run: Word }
     /// Stop this call if you can.
     tool_cancel = 6 { call: Number }
     /// A call has its one result; `outcome` is `done`, `failed`, `not_started`, `interrupted_may_have_run` or
     /// `timed_out_may_have_run`.
     tool_settled = 7 { tool_use_id: Text, outcome: Text }
     /// Somebody has to allow this call first.
-    approval = 8 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text }
+    approval = 8 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text, may_have_run: Word }
     /// The question no longer matters.
     approval_withdrawn = 9 { call: Number }
     /// Where the operation stands: `queued`, `sent`, `connected`, or `reconnecting` with the delay, the kind of error and
@@ -159,9 +159,9 @@ kinds! {
     received = 13 { round: Word, message: Json }
     /// The turn is done. `usage` is absent when nobody counted; `events` is an array of the turn's events.
     done = 14 { text: Text, message: Json, usage: Json, rounds: Word, events: Json }
-    /// The operation is over: `opened` (value: `session_id`, `profile`, `features`, `meta`), `replied`, `ended`, `page` (its
-    /// events stand before it; value: `next`), `participants` (value: `drivers`), `meta` (value: the service's words),
-    /// `updated`, `closed`.
+    /// The operation is over: `opened` (value: `session_id`, `profile`, `features`, `meta`, `pending`), `saved` (value: the saved
+    /// session), `replied`, `ended`, `page` (its events stand before it; value: `next`), `participants` (value: `drivers`),
+    /// `meta` (value: the service's words), `updated`, `closed`.
     finished = 15 { outcome: Text, value: Json }
     /// The operation is over with an error. `code` is the error's number as a signed 32-bit word.
     failed = 16 { code: Word, kind: Text, message: Text, retry: Text, details: Json }

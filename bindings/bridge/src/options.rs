@@ -30,6 +30,7 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.rest_timeout_ms, options.rest_timeout_ms);
     config.silence_timeout_ms = options.silence_timeout_ms.or(config.silence_timeout_ms);
     set(&mut config.cancel_timeout_ms, options.cancel_timeout_ms);
+    set(&mut config.resume_wait_ms, options.resume_wait_ms);
     set(&mut config.eyeballs_delay_ms, options.eyeballs_delay_ms);
     set(&mut config.idle_reuse_ms, options.idle_reuse_ms);
     set(&mut config.idle_close_ms, options.idle_close_ms);
@@ -64,6 +65,7 @@ struct Options {
     rest_timeout_ms: Option<u64>,
     silence_timeout_ms: Option<u64>,
     cancel_timeout_ms: Option<u64>,
+    resume_wait_ms: Option<u64>,
     eyeballs_delay_ms: Option<u64>,
     idle_reuse_ms: Option<u64>,
     idle_close_ms: Option<u64>,

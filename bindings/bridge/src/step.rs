@@ -131,6 +131,7 @@ impl Batch {
         self.push_text(Some(&call.name));
         self.push_json(&call.input);
         self.push_text(Some(&call.idempotency_key));
+        self.push_word(call.may_have_run.into());
     }
 
     fn push_status(&mut self, of: &Status) {
@@ -171,15 +172,20 @@ impl Batch {
 
     fn push_outcome(&mut self, outcome: &Outcome, session: &SessionWords<'_>) {
         let (word, value) = match outcome {
-            Outcome::Opened { session_id, profile } => {
+            Outcome::Opened { session_id, profile, pending } => {
                 let features = Json::array(&session.features());
+                let pending = written(pending).unwrap_or_default();
                 let value = Json::object([
                     ("session_id", &Json::string(session_id.as_str())),
                     ("profile", profile),
                     ("features", &features),
                     ("meta", &session.meta()),
+                    ("pending", &pending),
                 ]);
                 ("opened", Some(value))
+            }
+            Outcome::Saved(saved) => {
+                ("saved", Json::parse(saved.to_json().expose().to_owned()).ok())
             }
             Outcome::Replied => ("replied", None),
             Outcome::Ended => ("ended", None),

@@ -30,7 +30,7 @@ enum Call {
     Logs,
 }
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 16] = [
     r#"{"open":{"tools":[{"name":"t","timeout_ms":50},{"name":"ask","approval":true}]}}"#,
     r#"{"join":{"session_id":"s"}}"#,
     r#"{"observe":{"session_id":"s"}}"#,
@@ -43,6 +43,11 @@ const COMMANDS: [&str; 12] = [
     r#"{"update_tools":{"tools":[]}}"#,
     r#"{"close":{}}"#,
     r#"{"send":{"message":7}}"#,
+    r#"{"save":{}}"#,
+    r#"{"resume":{}}"#,
+    r#"{"attach":{"saved":{"broca_session":1,"service":"http://elsewhere","session_id":"s","session_key":"k"}}}"#,
+    r#"{"attach":{"saved":{"broca_session":1,"service":"http://127.0.0.1:9","session_id":"s","session_key":"k","client_key_id":"key_1",
+        "turn":{"results":[{"outcome":"done","result":{"type":"tool_result","tool_use_id":"a","content":"A"}}]}},"tools":[{"name":"t"}]}}"#,
 ];
 
 const ANSWERS: [(&str, Option<&str>); 9] = [

@@ -27,6 +27,7 @@ pub mod wire;
 pub use broca_proto::session::event::Event;
 pub use broca_proto::session::ids::{Cursor, SessionId};
 pub use broca_proto::session::narrow::NarrowRule;
+pub use broca_proto::session::saved::SavedSession;
 pub use engine::DeltaKind;
 #[cfg(feature = "shell")]
 pub use steps::{Decision, Step};

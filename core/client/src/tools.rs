@@ -283,6 +283,7 @@ impl ToolSet {
 pub struct ToolContext {
     tool_use_id: String,
     idempotency_key: String,
+    may_have_run: bool,
     signal: CancelSignal,
 }
 
@@ -291,6 +292,7 @@ impl ToolContext {
         Self {
             tool_use_id: call.tool_use_id.clone(),
             idempotency_key: call.idempotency_key.clone(),
+            may_have_run: call.may_have_run,
             signal,
         }
     }
@@ -305,6 +307,12 @@ impl ToolContext {
     #[must_use]
     pub fn idempotency_key(&self) -> &str {
         &self.idempotency_key
+    }
+
+    /// Whether the program that had the session before may have run this call.
+    #[must_use]
+    pub fn may_have_run(&self) -> bool {
+        self.may_have_run
     }
 
     /// Whether the call's answer still counts.
@@ -509,6 +517,7 @@ mod tests {
         ToolContext {
             tool_use_id: "tu_1".into(),
             idempotency_key: "k".into(),
+            may_have_run: false,
             signal: CancelSignal::default(),
         }
     }

@@ -55,7 +55,7 @@ impl Operation {
         leave: Duration,
     ) -> Result<Self, Error> {
         let op = shared.next_op();
-        let is_turn = matches!(command, Command::Send { .. });
+        let is_turn = matches!(command, Command::Send { .. } | Command::Resume);
         shared.with(|state, now| {
             state.expect(op, is_turn);
             state.engine.command(op, command, trace, now).inspect_err(|_| state.forget(op))

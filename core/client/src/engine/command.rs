@@ -3,6 +3,7 @@
 use broca_proto::Json;
 use broca_proto::session::content::Message;
 use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::saved::SavedSession;
 use broca_proto::session::tool::Tool;
 use std::fmt;
 
@@ -27,6 +28,19 @@ pub enum Command {
         /// The session.
         session_id: SessionId,
     },
+    /// Goes on with a session that another program has saved: registers again, declares these tools if there are any, and
+    /// reads the log. [`Outcome::Opened`](super::Outcome::Opened) says whether a turn waits to be taken up.
+    Attach {
+        /// The session.
+        saved: Box<SavedSession>,
+        /// Tools of this client.
+        tools: Vec<Tool>,
+    },
+    /// Takes up the turn that another program has left; like a turn that was just begun it shows its events, asks for
+    /// what is missing and ends. A message that is sent instead leads with results for the calls that were open.
+    Resume,
+    /// Saves the session, at any time.
+    Save,
     /// Starts a turn. Turns of one engine run one after the other.
     Send {
         /// What to say.

@@ -35,6 +35,8 @@ pub struct Config {
     pub silence_timeout_ms: Option<u64>,
     /// Time for an answer to `session.cancel` before the stream is dropped. Default 5 s.
     pub cancel_timeout_ms: u64,
+    /// A turn that was left by another program and still runs is given up after this time without an event. Default 5 min.
+    pub resume_wait_ms: u64,
     /// Delay before the next address is tried beside the first. Default 250 ms.
     pub eyeballs_delay_ms: u64,
     /// A message is not sent on a connection that was idle for longer. Default 4 s.
@@ -74,6 +76,7 @@ impl Config {
             rest_timeout_ms: 60_000,
             silence_timeout_ms: None,
             cancel_timeout_ms: 5_000,
+            resume_wait_ms: 300_000,
             eyeballs_delay_ms: 250,
             idle_reuse_ms: 4_000,
             idle_close_ms: 60_000,

@@ -13,9 +13,11 @@
 
 mod address;
 mod answer;
+mod attach;
 mod command;
 mod config;
 mod effect;
+mod memory;
 mod net;
 mod ops;
 mod send;
@@ -32,6 +34,7 @@ pub use effect::{
 pub use session::SessionInfo;
 pub use step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Reply, Status, Step, ToolCall};
 
+pub use broca_proto::session::saved::{SavedResult, SavedSession, SavedTurn};
 pub use broca_proto::session::turn::{Accepted, ToolOutcome};
 
 use address::Address;
@@ -100,10 +103,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::Usage, "an operation of this number is under way"));
         }
         self.core.admit(&command)?;
-        let is_turn = matches!(command, Command::Send { .. });
+        let save = matches!(command, Command::Save).then(|| self.save()).transpose()?;
         let is_close = matches!(command, Command::Close);
         let mut begun = Op::new(op, command, trace);
-        if is_turn {
+        if let Some(saved) = save {
+            begun.finish_with(&mut self.core, Ok(Outcome::Saved(Box::new(saved))), now);
+        } else if begun.is_turn {
             self.turns.push_back(op);
             if self.turns.len() > 1 {
                 begun.steps.push(Step::Status(Status::Queued));
@@ -153,6 +158,11 @@ impl Engine {
         let Some(found) = self.ops.get_mut(&op) else { return };
         found.steps.take(max_bytes, out);
         found.relieve(&mut self.core);
+        if found.is_turn
+            && let Some(memory) = self.core.memory()
+        {
+            memory.taken(&found.steps);
+        }
         if found.steps.is_spent() {
             self.ops.remove(&op);
         }
@@ -164,6 +174,29 @@ impl Engine {
     #[must_use]
     pub fn session(&self) -> Option<&SessionInfo> {
         self.core.session_info()
+    }
+
+    /// The session as a value that outlives this program; see [`SavedSession`]. A message that waits behind the turn that
+    /// is under way is not in it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] when no session is open, or it is only observed.
+    pub fn save(&self) -> Result<SavedSession, Error> {
+        let saved = self.core.save()?;
+        let turn = self.turns.front().and_then(|op| self.ops.get(op));
+        let left = self.ops.values().find(|op| op.is_turn && op.steps.holds_reply());
+        let turn = match turn.map(|op| &op.work) {
+            Some(Work::Turn(turn)) => Some(turn.save()),
+            // The application has not heard yet that it is over.
+            _ => left.map(|_| SavedTurn::default()),
+        };
+        Ok(SavedSession { turn: turn.or(saved.turn), ..saved })
+    }
+
+    /// Whether a turn that another program has left waits for [`Command::Resume`].
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.core.session.as_ref().is_some_and(|session| session.memory.pending.is_some())
     }
 
     /// The next effect. Call until there is none after every other call.

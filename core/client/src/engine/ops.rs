@@ -1,6 +1,7 @@
 //! Operations: one command from its beginning to its one `Finished`.
 
 use super::answer::{Progress, Rest, Rpc};
+use super::attach::Attach;
 use super::command::{Answer, Command, Trace};
 use super::effect::{CallId, OpId};
 use super::net::{ExchangeId, NetEvent};
@@ -23,6 +24,7 @@ pub(crate) struct Op {
     pub(crate) trace: Trace,
     pub(crate) steps: StepQueue,
     pub(crate) work: Work,
+    pub(crate) is_turn: bool,
     /// Too many steps wait: its stream is not read.
     unread: bool,
 }
@@ -31,6 +33,7 @@ pub(crate) struct Op {
 pub(crate) enum Work {
     Begin(Command),
     Opening(Box<Opening>),
+    Attaching(Box<Attach>),
     Turn(Box<Turn>),
     Watch(Box<Watch>),
     Asking(Asking),
@@ -57,9 +60,43 @@ pub(crate) struct Asking {
     call: Asked,
 }
 
-enum Asked {
+pub(super) enum Asked {
     Rest(Rest),
     Rpc(Box<Rpc>),
+}
+
+impl Asked {
+    pub(super) fn exchange(&self) -> ExchangeId {
+        match self {
+            Self::Rest(rest) => rest.exchange,
+            Self::Rpc(rpc) => rpc.exchange,
+        }
+    }
+
+    /// Takes an event of its exchange; the answer, once it is there.
+    pub(super) fn take(
+        &mut self,
+        event: NetEvent,
+        core: &mut Core,
+        now: Time,
+    ) -> Option<Result<Json, Error>> {
+        let service = core.net.address();
+        match self {
+            Self::Rest(rest) => rest.take(event, &service),
+            Self::Rpc(rpc) => match rpc.take(event, &service, |_| ()) {
+                Progress::Over(answer) => Some(answer),
+                Progress::Answered => {
+                    core.linger(rpc.exchange, now);
+                    None
+                }
+                Progress::Refused => {
+                    core.hear_out(rpc.exchange, now);
+                    None
+                }
+                Progress::Going => None,
+            },
+        }
+    }
 }
 
 enum Question {
@@ -72,8 +109,9 @@ enum Question {
 
 impl Op {
     pub(crate) fn new(id: OpId, command: Command, trace: Trace) -> Self {
+        let is_turn = matches!(command, Command::Send { .. } | Command::Resume);
         let work = Work::Begin(command);
-        Self { id, trace, steps: StepQueue::default(), work, unread: false }
+        Self { id, trace, steps: StepQueue::default(), work, is_turn, unread: false }
     }
 
     /// Begins what the command asks for.
@@ -91,6 +129,23 @@ impl Op {
             }
             Command::Observe { session_id } => {
                 self.opening(core, Some(session_id), Vec::new(), false, now)
+            }
+            Command::Attach { saved, tools } => {
+                match Attach::begin(self.id, saved, tools, core, &self.trace, now) {
+                    Ok(attach) => Work::Attaching(Box::new(attach)),
+                    Err(error) => {
+                        core.opening_over();
+                        self.finish_with(core, Err(error), now);
+                        Work::Over
+                    }
+                }
+            }
+            Command::Resume => {
+                Work::Turn(Box::new(Turn::resume(self.id, core, &mut self.steps, &self.trace, now)))
+            }
+            Command::Save => {
+                // The engine answers it, which knows of every operation.
+                Work::Over
             }
             Command::Send { message } => Work::Turn(Box::new(Turn::begin(
                 self.id,
@@ -181,6 +236,11 @@ impl Op {
                 watch.network(exchange, event, core, &mut self.steps, &self.trace, now);
             }
             Work::Opening(_) => self.opening_network(core, exchange, event, now),
+            Work::Attaching(attach) => {
+                if let Some(outcome) = attach.network(exchange, event, core, &self.trace, now) {
+                    self.finish_with(core, outcome, now);
+                }
+            }
             Work::Asking(_) => self.asking_network(core, exchange, event, now),
             Work::Begin(_) | Work::Over => core.net.abort(exchange, now),
         }
@@ -271,11 +331,14 @@ impl Op {
                 if outcome.is_err() && matches!(asking.question, Question::Close) {
                     core.closing_failed();
                 }
-                let exchange = match &asking.call {
-                    Asked::Rest(rest) => rest.exchange,
-                    Asked::Rpc(rpc) => rpc.exchange,
-                };
-                core.net.abort(exchange, now);
+                core.net.abort(asking.call.exchange(), now);
+            }
+            Work::Attaching(attach) => {
+                if outcome.is_err() {
+                    core.session = None;
+                    core.opening_over();
+                }
+                core.net.abort(attach.exchange(), now);
             }
             Work::Turn(mut turn) => {
                 turn.stop_calls(&mut self.steps, now);
@@ -368,6 +431,7 @@ impl Op {
                         });
                         opened.map(|opened| {
                             core.begin_session(opened, meta, std::mem::take(&mut opening.tools));
+                            core.remember(opening.join.is_none(), opening.register);
                             if !opening.register {
                                 return Some(());
                             }
@@ -407,6 +471,7 @@ impl Op {
                 let info = core.session_info().map(|info| Outcome::Opened {
                     session_id: info.id.clone(),
                     profile: info.profile.clone(),
+                    pending: false,
                 });
                 let lost = || Error::new(ErrorKind::Internal, "the session is gone");
                 core.opening_over();
@@ -426,28 +491,10 @@ impl Op {
         now: Time,
     ) {
         let Work::Asking(asking) = &mut self.work else { return };
-        let service = core.net.address();
-        let answer = match &mut asking.call {
-            Asked::Rest(rest) if rest.exchange == exchange => match rest.take(event, &service) {
-                Some(answer) => answer,
-                None => return,
-            },
-            Asked::Rpc(rpc) if rpc.exchange == exchange => {
-                match rpc.take(event, &service, |_| ()) {
-                    Progress::Over(answer) => answer,
-                    Progress::Answered => {
-                        core.linger(exchange, now);
-                        return;
-                    }
-                    Progress::Refused => {
-                        core.hear_out(exchange, now);
-                        return;
-                    }
-                    Progress::Going => return,
-                }
-            }
-            _ => return,
-        };
+        if asking.call.exchange() != exchange {
+            return;
+        }
+        let Some(answer) = asking.call.take(event, core, now) else { return };
         let outcome = match (&mut asking.question, answer) {
             (Question::Close, Err(error)) if error.is(ErrorKind::SessionClosed) => {
                 Ok(Outcome::Closed)
@@ -458,7 +505,7 @@ impl Op {
             (Question::Participants, Ok(json)) => {
                 json.decode().map(Outcome::Participants).map_err(|e| malformed(&e))
             }
-            (Question::Meta, Ok(json)) => read_meta(&json, &service).map(Outcome::Meta),
+            (Question::Meta, Ok(json)) => read_meta(&json, &core.net.address()).map(Outcome::Meta),
             (Question::UpdateTools(tools), Ok(_)) => {
                 if let Some(session) = &mut core.session {
                     session.tools = std::mem::take(tools);
@@ -474,7 +521,7 @@ fn malformed(e: &broca_proto::json::JsonError) -> Error {
     Error::new(ErrorKind::Malformed, format!("the service's answer cannot be read: {e}"))
 }
 
-fn read_meta(json: &Json, service: &str) -> Result<Meta, Error> {
+pub(super) fn read_meta(json: &Json, service: &str) -> Result<Meta, Error> {
     let meta: Result<Meta, _> = json.decode();
     meta.ok().filter(|meta| meta.api_versions.iter().any(|v| v == "v1")).ok_or_else(|| {
         let message = format!(
@@ -484,7 +531,7 @@ fn read_meta(json: &Json, service: &str) -> Result<Meta, Error> {
     })
 }
 
-fn read_page(json: &Json) -> Result<HistoryPage, Error> {
+pub(super) fn read_page(json: &Json) -> Result<HistoryPage, Error> {
     let page: Page = json.decode().map_err(|e| malformed(&e))?;
     let events: Result<Vec<Event>, _> =
         page.items.into_iter().map(|item| Event::parse(&item.into_bytes())).collect();

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod heard;
+mod resume;
 
 use super::answer::{Progress, Rpc};
 use super::command::{Answer, Trace};
@@ -16,6 +17,7 @@ use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 use heard::Heard;
+use resume::Following;
 use std::collections::BTreeMap;
 
 pub(crate) struct Turn {
@@ -35,6 +37,8 @@ pub(crate) struct Turn {
     heard: Heard,
     events: Vec<Json>,
     cancelled: bool,
+    /// Another program began the turn.
+    resumed: bool,
 }
 
 enum State {
@@ -54,6 +58,8 @@ enum State {
     },
     /// Tools are at work.
     Paused,
+    /// The service is at work on a turn that another program began.
+    Following(Box<Following>),
     /// `session.cancel` is out.
     Cancelling {
         stream: Option<Rpc>,
@@ -88,29 +94,34 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) -> Self {
-        let tools = core.session.as_ref().map(|s| s.tools.clone()).unwrap_or_default();
-        let carried =
+        let mut turn = Self::new(op, message, core);
+        core.give_up_pending(now);
+        turn.carried =
             core.session.as_mut().map(|s| std::mem::take(&mut s.kept_results)).unwrap_or_default();
-        let delta_limit = core.config.delta_buffer_bytes;
-        let mut turn = Self {
-            op,
-            calls: Calls::new(tools, core.call_limits()),
-            questions: BTreeMap::new(),
-            state: State::Over,
-            round: 0,
-            carried,
-            first: message,
-            left: None,
-            registered_again: false,
-            heard: Heard::new(delta_limit),
-            events: Vec::new(),
-            cancelled: false,
-        };
         match turn.led_message() {
             Ok(message) => turn.send(message, core, steps, trace, now),
             Err(error) => turn.give_up(error, core, steps),
         }
         turn
+    }
+
+    fn new(op: OpId, message: Message, core: &Core) -> Self {
+        let tools = core.session.as_ref().map(|s| s.tools.clone()).unwrap_or_default();
+        Self {
+            op,
+            calls: Calls::new(tools, core.call_limits()),
+            questions: BTreeMap::new(),
+            state: State::Over,
+            round: 0,
+            carried: Vec::new(),
+            first: message,
+            left: None,
+            registered_again: false,
+            heard: Heard::new(core.config.delta_buffer_bytes),
+            events: Vec::new(),
+            cancelled: false,
+            resumed: false,
+        }
     }
 
     #[inline]
@@ -154,6 +165,7 @@ impl Turn {
             State::Cancelling { .. } => {
                 self.cancelling(exchange, event, core, steps, trace, now);
             }
+            State::Following(_) => self.following(exchange, event, core, steps, trace, now),
             _ => {}
         }
     }
@@ -218,6 +230,7 @@ impl Turn {
                 );
                 self.cancel_over(None, core, steps, now);
             }
+            State::Following(_) => self.follow_timeout(core, steps, trace, now),
             _ => {}
         }
     }
@@ -226,6 +239,7 @@ impl Turn {
         match &self.state {
             State::Hooked { until, .. } | State::Cancelling { until, .. } => Some(*until),
             State::Paused => self.calls.poll_timeout(),
+            State::Following(following) => Some(following.poll_timeout()),
             State::Registering { .. } | State::Streaming { .. } | State::Over => None,
         }
     }
@@ -242,6 +256,7 @@ impl Turn {
                     core.net.abort(exchange, now);
                 }
             }
+            State::Following(mut following) => following.drop_now(core, now),
             State::Hooked { .. } | State::Paused | State::Over => {}
         }
     }
@@ -252,6 +267,7 @@ impl Turn {
             State::Streaming { rpc, .. } | State::Cancelling { stream: Some(rpc), .. } => {
                 Some(rpc.exchange)
             }
+            State::Following(following) => following.stream(),
             _ => None,
         }
     }
@@ -381,6 +397,7 @@ impl Turn {
         self.left = None;
         self.calls.delivered();
         self.heard.catch_up(&result.events);
+        core.learn_driver(self.heard.driver());
         self.events.push(result.events);
         if core.config.hooks {
             steps.push(Step::Received { round: self.round, message: result.message.clone() });
@@ -531,6 +548,7 @@ impl Turn {
                 "" => format!("{session}/{}", call.id),
                 message => format!("{session}/{message}/{}", call.id),
             },
+            may_have_run: self.calls.may_have_run(&call.id),
             tool_use_id: call.id,
             name: call.name,
             input: call.input,

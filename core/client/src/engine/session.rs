@@ -5,6 +5,7 @@ use super::answer::{Rest, Rpc};
 use super::command::{Command, Trace};
 use super::config::Config;
 use super::effect::{CallId, LogLevel, LogRecord, OpId};
+use super::memory::Memory;
 use super::net::{Call, ExchangeId, Net};
 use broca_proto::session::content::Block;
 use broca_proto::session::feature::{self, Features};
@@ -42,6 +43,7 @@ pub(crate) struct OpenSession {
     pub(crate) tools: Vec<Tool>,
     /// Results of a cancelled turn that lead the next message (a service without `session.cancel`).
     pub(crate) kept_results: Vec<Block>,
+    pub(crate) memory: Memory,
 }
 
 pub(crate) struct Core {
@@ -87,9 +89,13 @@ impl Core {
         let usage = |message: &str| Err(Error::new(ErrorKind::Usage, message));
         let opens = matches!(
             command,
-            Command::Open { .. } | Command::Join { .. } | Command::Observe { .. }
+            Command::Open { .. }
+                | Command::Join { .. }
+                | Command::Observe { .. }
+                | Command::Attach { .. }
         );
-        let changes = matches!(command, Command::Send { .. } | Command::UpdateTools { .. });
+        let changes =
+            matches!(command, Command::Send { .. } | Command::Resume | Command::UpdateTools { .. });
         if self.closed && (opens || changes) {
             return Err(Error::new(ErrorKind::Closed, "this session was closed; open a new one"));
         }
@@ -102,16 +108,24 @@ impl Core {
                 return usage("no session is open yet; open or join one first");
             }
             Command::Close => self.closed = true,
+            Command::Resume if self.memory().is_none_or(|memory| memory.pending.is_none()) => {
+                return usage("no turn waits to be taken up");
+            }
             _ => {}
         }
         if let Command::Open { tools }
         | Command::Join { tools, .. }
+        | Command::Attach { tools, .. }
         | Command::UpdateTools { tools } = command
         {
             check_tools(tools)?;
         }
         self.opening |= opens;
         Ok(())
+    }
+
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening
     }
 
     /// An open is over: the session is there, or another open may be tried.
@@ -137,7 +151,19 @@ impl Core {
             key: opened.session_key,
             tools,
             kept_results: Vec::new(),
+            memory: Memory::default(),
         });
+    }
+
+    /// Notes how the session was begun.
+    pub(crate) fn remember(&mut self, opened: bool, drives: bool) {
+        if let Some(session) = &mut self.session {
+            (session.memory.opened, session.memory.drives) = (opened, drives);
+        }
+    }
+
+    pub(crate) fn memory(&mut self) -> Option<&mut Memory> {
+        self.session.as_mut().map(|session| &mut session.memory)
     }
 
     pub(crate) fn session_info(&self) -> Option<&SessionInfo> {

@@ -7,6 +7,7 @@ use broca_proto::session::exchange::{Warning, WarningClass};
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rest::{Meta, Participants};
+use broca_proto::session::saved::SavedSession;
 use broca_proto::session::turn::ToolOutcome;
 use broca_proto::{Error, ErrorKind, Json};
 use std::collections::VecDeque;
@@ -170,6 +171,8 @@ pub struct ToolCall {
     /// Made of the session, the event that showed the call, and its id: the same for every attempt at this call, in every
     /// process and language, and never that of another call. Hand it to whatever must not happen twice.
     pub idempotency_key: String,
+    /// The program that had the session before may have run this call; nothing says how far it came.
+    pub may_have_run: bool,
 }
 
 /// Where an operation stands.
@@ -225,14 +228,18 @@ impl Reply {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// To `Open`, `Join` and `Observe`.
+    /// To `Open`, `Join`, `Observe` and `Attach`.
     Opened {
         /// The session.
         session_id: SessionId,
         /// The profile as the service shows it, raw.
         profile: Json,
+        /// A turn that another program has left waits for `Resume`.
+        pending: bool,
     },
-    /// To `Send`: the reply came as [`Step::Done`].
+    /// To `Save`.
+    Saved(Box<SavedSession>),
+    /// To `Send` and `Resume`: the reply came as [`Step::Done`].
     Replied,
     /// To `Subscribe`: the session is over.
     Ended,
@@ -276,6 +283,8 @@ pub(crate) struct StepQueue {
     /// The application has been told that steps wait, and has not taken them all since.
     announced: bool,
     finished: bool,
+    /// The id of the last event that was taken; its buffer is used again.
+    last_event: String,
 }
 
 impl StepQueue {
@@ -369,7 +378,7 @@ impl StepQueue {
 
     /// Takes steps of about `max_bytes`, at least one if any waits.
     pub(crate) fn take(&mut self, max_bytes: usize, out: &mut Vec<Step>) {
-        let mut taken = 0;
+        let (mut taken, before) = (0, out.len());
         // Each step counts for this many bytes at least.
         out.reserve(self.steps.len().min(max_bytes / Step::OVERHEAD));
         while taken < max_bytes.max(1) {
@@ -378,6 +387,14 @@ impl StepQueue {
             self.taken += 1;
             self.deltas -= usize::from(is_piece(&step));
             out.push(step);
+        }
+        let last = out[before..].iter().rev().find_map(|step| match step {
+            Step::Event(event) => Some(event.id()),
+            _ => None,
+        });
+        if let Some(id) = last {
+            self.last_event.clear();
+            self.last_event.push_str(id);
         }
         self.bytes -= taken.min(self.bytes);
         // What is left is announced again, so that whoever takes once for each announcement gets all.
@@ -396,6 +413,16 @@ impl StepQueue {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The last event that was taken, if any was.
+    pub(crate) fn last_event_id(&self) -> Option<&str> {
+        (!self.last_event.is_empty()).then_some(self.last_event.as_str())
+    }
+
+    /// Whether the reply waits to be taken.
+    pub(crate) fn holds_reply(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Done(_)))
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -44,7 +44,7 @@ impl Operation {
         trace: Trace,
     ) -> Result<Self, Error> {
         let op = attached.0.next_op();
-        let is_turn = matches!(command, Command::Send { .. });
+        let is_turn = matches!(command, Command::Send { .. } | Command::Resume);
         attached.0.with(|state, now| {
             if state.is_over() {
                 return Err(runtime_gone());

@@ -11,6 +11,7 @@ use crate::steps::{Approval, Decision, IntoMessage, Received, Sending};
 use crate::tools::{Tool, ToolSet};
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::rest::{Meta, Participants};
+use broca_proto::session::saved::SavedSession;
 use broca_proto::{Error, ErrorKind, Json, Secret};
 use std::fmt;
 use std::pin::Pin;
@@ -54,6 +55,13 @@ impl Client {
         Opening::new(self.setup.clone(), Way::Observe(session.into()))
     }
 
+    /// Goes on with a session that another program has saved, in this language or another: registers again, declares
+    /// the tools that are brought here, and reads the log. Await what comes back. Then [`Session::resume`] takes up the turn that
+    /// was left, if there is one.
+    pub fn attach(&self, saved: SavedSession) -> Opening {
+        Opening::new(self.setup.clone(), Way::Attach(Box::new(saved)))
+    }
+
     /// What the service is and can do.
     ///
     /// # Errors
@@ -83,6 +91,7 @@ enum Way {
     Open,
     Join(SessionId),
     Observe(SessionId),
+    Attach(Box<SavedSession>),
 }
 
 impl Opening {
@@ -138,9 +147,10 @@ impl Opening {
             Way::Open => Command::Open { tools: tools.declared() },
             Way::Join(session_id) => Command::Join { session_id, tools: tools.declared() },
             Way::Observe(session_id) => Command::Observe { session_id },
+            Way::Attach(saved) => Command::Attach { saved, tools: tools.declared() },
         };
         match Operation::run(&attached, command).await? {
-            Outcome::Opened { session_id, profile } => Ok(Session(Arc::new(Inner {
+            Outcome::Opened { session_id, profile, .. } => Ok(Session(Arc::new(Inner {
                 attached,
                 id: session_id,
                 profile,
@@ -211,6 +221,27 @@ impl Session {
     /// What the turn failed with.
     pub async fn ask(&self, message: impl IntoMessage) -> Result<Reply, Error> {
         self.send(message).reply().await
+    }
+
+    /// Takes up the turn that the program before this one has left, if there is one and it was not taken up yet: it shows the
+    /// events that were missed, asks for what is still open ([`ToolCall::may_have_run`](crate::engine::ToolCall::may_have_run)) and
+    /// ends like any other turn. A message that is sent instead leads with results for the calls that were open.
+    #[must_use]
+    pub fn resume(&self) -> Option<Turn> {
+        if !self.0.attached.0.with(|state, _| state.engine.is_pending()) {
+            return None;
+        }
+        let begun = Operation::begin(&self.0.attached, Command::Resume, Trace::default());
+        Some(Turn::new(begun, self.tools(), Arc::clone(&self.0.hooks)))
+    }
+
+    /// The session as a value that outlives this program, at any time, also in the middle of a turn. It holds the session's key
+    /// and results of tools: keep it as one keeps keys.
+    ///
+    /// # Errors
+    /// `usage` for a session that is only observed.
+    pub fn save(&self) -> Result<SavedSession, Error> {
+        self.0.attached.0.with(|state, _| state.engine.save())
     }
 
     /// Asks every turn of this session to end; each ends with a `cancelled` error. [`Turn::cancel`] also waits.

@@ -35,6 +35,7 @@ pub fn options_json(config: &Config) -> String {
         "rest_timeout_ms": config.rest_timeout_ms,
         "silence_timeout_ms": config.silence_timeout_ms,
         "cancel_timeout_ms": config.cancel_timeout_ms,
+        "resume_wait_ms": config.resume_wait_ms,
         "eyeballs_delay_ms": config.eyeballs_delay_ms,
         "idle_reuse_ms": config.idle_reuse_ms,
         "idle_close_ms": config.idle_close_ms,
@@ -70,6 +71,13 @@ pub fn command_json(command: &Command) -> Result<String, String> {
         Command::Observe { session_id } => {
             ("observe", Json::object([("session_id", &text(session_id.as_str()))]))
         }
+        Command::Attach { saved, tools } => {
+            let saved = Json::parse(saved.to_json().expose().to_owned());
+            let saved = saved.map_err(|e| format!("a saved session is no JSON: {e}"))?;
+            ("attach", Json::object([("saved", &saved), ("tools", &tools_json(tools))]))
+        }
+        Command::Resume => ("resume", Json::empty_object()),
+        Command::Save => ("save", Json::empty_object()),
         Command::Send { message } => ("send", Json::object([("message", &message.to_json())])),
         Command::Subscribe { from } => {
             let from = from.as_ref().map_or_else(Json::null, |from| text(&from.to_string()));

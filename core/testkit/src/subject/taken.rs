@@ -11,6 +11,7 @@ use broca::proto::session::content::{Message, Role};
 use broca::proto::session::event::Event;
 use broca::proto::session::exchange::{Warning, WarningClass};
 use broca::proto::session::ids::Cursor;
+use broca::proto::session::saved::SavedSession;
 use broca::{Error, ErrorKind, Json, Retry, Time};
 use broca_bridge::layout::{self, FieldType};
 use broca_bridge::{Batch, Record};
@@ -92,6 +93,11 @@ impl Taken {
     fn word(&self, name: &str) -> Result<u32, String> {
         let number = self.number(name)?;
         u32::try_from(number).map_err(|_| format!("{}.{name} is {number}", self.kind))
+    }
+
+    /// A field that packages of an earlier version do not hand on.
+    fn later_word(&self, name: &str) -> Result<u32, String> {
+        if self.fields.contains_key(name) { self.word(name) } else { Ok(0) }
     }
 
     fn maybe_bytes(&self, name: &str) -> Result<Option<Bytes>, String> {
@@ -317,6 +323,7 @@ fn tool_call(taken: &Taken) -> Result<ToolCall, String> {
         name: taken.text("name")?,
         input: taken.json("input")?,
         idempotency_key: taken.text("idempotency_key")?,
+        may_have_run: taken.later_word("may_have_run")? != 0,
     })
 }
 
@@ -362,7 +369,12 @@ fn outcome(taken: &Taken) -> Result<Outcome, String> {
             Outcome::Opened {
                 session_id: id.ok_or("finished.value has no session_id")?.into(),
                 profile: value.member("profile").ok_or("finished.value has no profile")?,
+                pending: value.member("pending").is_some_and(|pending| pending.as_str() == "true"),
             }
+        }
+        "saved" => {
+            let saved = SavedSession::parse(taken.json("value")?.as_bytes());
+            Outcome::Saved(Box::new(saved.map_err(|e| format!("finished.value: {e}"))?))
         }
         "replied" => Outcome::Replied,
         "ended" => Outcome::Ended,

@@ -48,6 +48,7 @@ impl Turn {
                 self.calls.cancel(now);
                 self.calls_moved(core, steps, trace, now);
             }
+            State::Following(_) => self.cancel_followed(core, steps, trace, now),
             State::Cancelling { .. } | State::Over => {}
         }
     }

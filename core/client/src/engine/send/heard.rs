@@ -4,7 +4,7 @@ use crate::engine::ops::show;
 use crate::engine::step::{Step, StepQueue};
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
-use broca_proto::session::ids::Cursor;
+use broca_proto::session::ids::{Cursor, KeyId};
 use broca_proto::session::payload::{ErrorReason, TokenUsage};
 use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind, Json};
@@ -20,6 +20,8 @@ pub(super) struct Heard {
     seen: Seen,
     /// The id of the last event that showed an assistant's message; its buffer is used again.
     message: String,
+    /// Whose message that was: this driver's key.
+    driver: Option<KeyId>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
     delta_limit: usize,
@@ -34,6 +36,7 @@ impl Heard {
             usage: None,
             seen: Seen::default(),
             message: String::new(),
+            driver: None,
             missed: false,
             delta_limit,
         }
@@ -76,6 +79,26 @@ impl Heard {
         }
     }
 
+    /// Takes an event of the turn that the log has and no stream has brought.
+    pub(super) fn recall(&mut self, event: &Event) {
+        if self.seen.insert(event.id_bytes()) {
+            self.note_message(event);
+            look_at(event, &mut self.failure, &mut self.cause, &mut self.usage);
+            self.cursor.clear();
+            self.cursor.extend_from_slice(event.id_bytes());
+        }
+    }
+
+    /// Whether an event of the turn came.
+    pub(super) fn has_events(&self) -> bool {
+        !self.cursor.is_empty()
+    }
+
+    /// The id of this driver's key, once an event has shown it.
+    pub(super) fn driver(&self) -> Option<&KeyId> {
+        self.driver.as_ref()
+    }
+
     /// The id of the event that showed the assistant's last message; empty before there was one.
     pub(super) fn message(&self) -> &str {
         &self.message
@@ -85,6 +108,9 @@ impl Heard {
         if event.is(&EventType::ServerMessageSend) {
             self.message.clear();
             self.message.push_str(event.id());
+            if self.driver.is_none() {
+                self.driver = event.client_key_id();
+            }
         }
     }
 }
