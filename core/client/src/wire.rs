@@ -490,10 +490,12 @@ mod tests {
         }
         let (mut wire, mut room) = (Wire::new(), ReadBuffer::new());
         let mut sizes = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..20 {
             let Found::Data(bytes) = wire.read(&mut Flood, &mut room) else { panic!() };
             sizes.push(bytes.len());
         }
         assert!(sizes[0] >= 8 * 1024 && sizes[4] >= 64 * 1024, "{sizes:?}");
+        // Whoever keeps a small event keeps its block.
+        assert!(sizes.iter().all(|size| *size <= ReadBuffer::LARGEST), "{sizes:?}");
     }
 }

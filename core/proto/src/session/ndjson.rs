@@ -10,6 +10,8 @@ use bytes::{Buf, Bytes, BytesMut};
 pub const DEFAULT_MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// A buffer for cut lines is used again up to this size; a larger one goes with its line.
+const KEPT_BYTES: usize = 64 * 1024;
 /// How much of an oversized line is kept, enough to find its id in most lines.
 const HEAD_BYTES: usize = 512;
 
@@ -87,7 +89,7 @@ impl Decoder {
                 if let Some(found) = self.take_oversized() {
                     return Some(found);
                 }
-                self.partial.split().freeze()
+                self.take_partial()
             };
             if let Some(found) = self.finish(line) {
                 return Some(found);
@@ -103,7 +105,7 @@ impl Decoder {
         if let Some(found) = self.take_oversized() {
             return Some(found);
         }
-        let line = self.partial.split().freeze();
+        let line = self.take_partial();
         self.finish(line)
     }
 
@@ -131,6 +133,17 @@ impl Decoder {
             return;
         }
         self.partial.extend_from_slice(bytes);
+    }
+
+    /// What is held, as a line. Its buffer goes with it when it is large: else what is left of it, and every line that comes to lie
+    /// there, would keep all of it.
+    fn take_partial(&mut self) -> Bytes {
+        let large = self.partial.capacity() > KEPT_BYTES;
+        let line = self.partial.split().freeze();
+        if large {
+            self.partial = BytesMut::new();
+        }
+        line
     }
 
     fn take_oversized(&mut self) -> Option<Found> {
@@ -217,6 +230,26 @@ mod tests {
         decoder.push(Bytes::from_static(b"\n{}\n"));
         assert!(matches!(decoder.next_line(), Some(Found::Oversized { bytes: 4_096_000, .. })));
         assert_eq!(decoder.next_line(), Some(line("{}")));
+    }
+
+    #[test]
+    fn a_huge_line_leaves_no_memory_behind() {
+        let mut decoder = Decoder::default();
+        for huge in [5 << 20, 6_399_000] {
+            for piece in vec![b'x'; huge].chunks(50_000) {
+                decoder.push(Bytes::copy_from_slice(piece));
+                assert_eq!(decoder.next_line(), None);
+            }
+            decoder.push(Bytes::from_static(b"\n{\"next\""));
+            let Some(Found::Line(line)) = decoder.next_line() else { panic!("no line") };
+            assert_eq!((line.len(), decoder.next_line()), (huge, None));
+            assert!(decoder.partial.capacity() <= KEPT_BYTES);
+            // Whoever keeps the next line does not keep the memory of the huge one.
+            decoder.push(Bytes::from_static(b":1}\n"));
+            let Some(Found::Line(next)) = decoder.next_line() else { panic!("no line") };
+            assert_eq!(next, "{\"next\":1}");
+            assert_ne!(next.as_ptr_range().start, line.as_ptr_range().end);
+        }
     }
 
     #[test]
