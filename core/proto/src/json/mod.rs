@@ -4,11 +4,13 @@
 //! they are never turned into anything else (design §7).
 
 pub(crate) mod scan;
+pub(crate) mod surrogates;
 
 use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::fmt;
 use thiserror::Error;
 
@@ -92,6 +94,14 @@ impl Json {
     /// Takes over text that this crate has just written.
     pub(crate) fn of_written(text: String) -> Self {
         Self(text.into())
+    }
+
+    /// The value with halves of surrogate pairs replaced by U+FFFD; nothing when there are none.
+    pub(crate) fn without_halves(&self) -> Option<Self> {
+        match surrogates::without_halves(self.as_str()) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(text) => Some(Self::of_written(text)),
+        }
     }
 
     /// The text, exactly as it came.

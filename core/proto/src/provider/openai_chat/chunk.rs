@@ -2,6 +2,7 @@
 //! unexpected type counts as absent.
 
 use crate::Json;
+use crate::json::surrogates::without_halves;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -76,7 +77,7 @@ pub(super) fn text(raw: Raw<'_>) -> Option<Text<'_>> {
     match serde_json::from_str::<String>(raw) {
         Ok(text) => Some(Text { text: Cow::Owned(text), replaced: false }),
         Err(_) => {
-            let text = serde_json::from_str::<String>(&without_lone_surrogates(raw)).ok()?;
+            let text = serde_json::from_str::<String>(&without_halves(raw)).ok()?;
             Some(Text { text: Cow::Owned(text), replaced: true })
         }
     }
@@ -99,33 +100,6 @@ pub(super) fn usage(raw: &RawValue) -> Result<super::Usage, ()> {
     let reasoning = number(of_completion.as_ref(), "reasoning_tokens").unwrap_or(0).min(output);
     let input = prompt - cached_input - cache_write;
     Ok(super::Usage { input, cached_input, cache_write, output, reasoning })
-}
-
-/// The JSON string with every `\uD800`–`\uDFFF` escape that has no partner replaced by `\uFFFD`.
-fn without_lone_surrogates(raw: &str) -> String {
-    let unit = |at: usize| -> Option<u32> {
-        let hex = raw.get(at..at + 6)?.strip_prefix("\\u")?;
-        u32::from_str_radix(hex, 16).ok()
-    };
-    let mut out = String::with_capacity(raw.len());
-    let mut at = 0;
-    while let Some(rest) = raw.get(at..).filter(|rest| !rest.is_empty()) {
-        let take = match (unit(at), unit(at + 6)) {
-            (Some(0xD800..=0xDBFF), Some(0xDC00..=0xDFFF)) => 12,
-            (Some(0xD800..=0xDFFF), _) => {
-                out.push_str("\\ufffd");
-                at += 6;
-                continue;
-            }
-            (Some(_), _) => 6,
-            // Any other escape goes over whole, so that `\\u` is not taken for one.
-            (None, _) if rest.starts_with('\\') => 2,
-            (None, _) => rest.chars().next().map_or(1, char::len_utf8),
-        };
-        out.push_str(rest.get(..take).unwrap_or(rest));
-        at += take;
-    }
-    out
 }
 
 #[cfg(test)]

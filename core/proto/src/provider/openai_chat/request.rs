@@ -1,12 +1,14 @@
 //! What is sent to a Chat Completions server (session service §6.4).
 //!
 //! The session's Anthropic-style blocks become the server's messages. Arguments of earlier calls and tool schemas go out
-//! as the text they came in. Blocks without a counterpart, such as images, are left out, and so is `is_error`.
+//! as the text they came in. Blocks without a counterpart, such as images, are left out, and so is `is_error`. Halves of
+//! surrogate pairs stay in the log and never leave: a server would refuse every request of the session for one.
 
 use super::super::ToolSpec;
 use super::super::alternation::alternating;
 use crate::Json;
 use crate::session::content::{Block, Content, Message, Role};
+use std::borrow::Cow;
 
 /// One request.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +29,8 @@ impl ChatRequest<'_> {
     /// The body of the request: streamed, with usage at the end.
     #[must_use]
     pub fn body(&self) -> Json {
-        let messages: Vec<Json> = alternating(self.messages).iter().flat_map(messages_of).collect();
+        let messages = readable(self.messages);
+        let messages: Vec<Json> = alternating(&messages).iter().flat_map(messages_of).collect();
         let messages = Json::array(&messages);
         let tools: Vec<Json> = self.tools.iter().map(tool).collect();
         let tools = (!tools.is_empty()).then(|| Json::array(&tools));
@@ -44,6 +47,23 @@ impl ChatRequest<'_> {
         ];
         Json::object(members.into_iter().chain(tools.iter().map(|tools| ("tools", tools))))
     }
+}
+
+/// The conversation as any reader of JSON takes it.
+fn readable(messages: &[Message]) -> Cow<'_, [Message]> {
+    let broken = |message: &Message| match &message.content {
+        Content::Text(_) => false,
+        Content::Blocks(blocks) => blocks.iter().any(|b| b.json().without_halves().is_some()),
+        Content::Other(json) => json.without_halves().is_some(),
+    };
+    if !messages.iter().any(broken) {
+        return Cow::Borrowed(messages);
+    }
+    let whole = |message: &Message| match message.content.to_json().without_halves() {
+        Some(content) => Message { role: message.role.clone(), content: Content::read(&content) },
+        None => message.clone(),
+    };
+    Cow::Owned(messages.iter().map(whole).collect())
 }
 
 fn messages_of(message: &Message) -> Vec<Json> {
@@ -117,7 +137,8 @@ fn tool(tool: &ToolSpec) -> Json {
     let description = tool.description.as_deref().map(Json::string);
     let mut function = vec![("name", &name)];
     function.extend(description.iter().map(|text| ("description", text)));
-    function.push(("parameters", &tool.input_schema));
+    let schema = tool.input_schema.without_halves().unwrap_or_else(|| tool.input_schema.clone());
+    function.push(("parameters", &schema));
     Json::object([("type", &Json::string("function")), ("function", &Json::object(function))])
 }
 
@@ -205,6 +226,37 @@ mod tests {
             body(&history, &[]).member("messages").unwrap().as_str(),
             r#"[{"role":"user","content":"lost\nagain"}]"#
         );
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_never_leaves_and_what_stands_around_it_does() {
+        let other = |text: &str| Content::read(&Json::parse(text.to_owned()).unwrap());
+        let user = |content| Message { role: Role::User, content };
+        let history = [
+            user(other(r#""a\ud83d b""#)),
+            Message::assistant(blocks(
+                r#"[{"type":"text","text":"c\ude00"},{"type":"tool_use","id":"c1","name":"read","input":{"p":"d\uD83D","q":"\ud83d\ude00 \\\\ud83d"}}]"#,
+            )),
+            Message::user_blocks(blocks(
+                r#"[{"type":"tool_result","tool_use_id":"c1","content":"e\udfff"},{"type":"text","text":"f\ud83d"}]"#,
+            )),
+            user(other(r#"{"g":"\ud83d"}"#)),
+        ];
+        let schema = Json::parse(r#"{"title":"h\ud83d"}"#).unwrap();
+        let tools = [ToolSpec { name: "read".into(), description: None, input_schema: schema }];
+        // A typed reader refuses halves; this one takes it all.
+        let body: serde_json::Value = body(&history, &tools).decode().unwrap();
+        let arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str();
+        let arguments: serde_json::Value = serde_json::from_str(arguments.unwrap()).unwrap();
+        assert_eq!(arguments, serde_json::json!({"p": "d\u{fffd}", "q": "\u{1f600} \\\\ud83d"}));
+        let said: Vec<&serde_json::Value> =
+            body["messages"].as_array().unwrap().iter().map(|m| &m["content"]).collect();
+        let said = serde_json::to_value(said).unwrap();
+        let expected =
+            ["a\u{fffd} b", "c\u{fffd}", "e\u{fffd}", "f\u{fffd}"].map(serde_json::Value::from);
+        assert_eq!(said.as_array().unwrap()[..4], expected);
+        assert_eq!(said[4], serde_json::json!({"g": "\u{fffd}"}));
+        assert_eq!(body["tools"][0]["function"]["parameters"]["title"], "h\u{fffd}");
     }
 
     #[test]
