@@ -413,6 +413,35 @@ def test_two_loops(run: Run) -> None:
         assert heard == [["hello"] * 50] * 2
 
 
+def test_clients_are_closed_by_any_task_and_in_any_order(run: Run) -> None:
+    """What was entered in one task may be left in another, and whoever came first may go first."""
+    entered: list[tuple[broca.AsyncClient, broca.AsyncTurn]] = []
+
+    async def enter() -> None:
+        client = await broca.AsyncClient(service.url, "k").__aenter__()
+        turn = await (await client.open()).send("endless").__aenter__()
+        while not isinstance(await turn.__anext__(), broca.Event):
+            pass
+        entered.append((client, turn))
+
+    async def leave(client: broca.AsyncClient, turn: broca.AsyncTurn) -> None:
+        await turn.__aexit__(None, None, None)
+        await client.__aexit__(None, None, None)
+
+    async def main() -> None:
+        for _ in range(3):
+            await asyncio.ensure_future(enter())
+        for client, turn in entered:
+            await asyncio.ensure_future(leave(client, turn))
+            with pytest.raises(errors.ClosedError):
+                await client.open()
+        entered.clear()
+
+    cancelled = threading.Event()
+    with Service(endless(cancelled), features=("cancel",)) as service:
+        run(main())
+
+
 def test_no_loop() -> None:
     client = broca.AsyncClient("http://127.0.0.1:1", "k")
     opening = client.open()

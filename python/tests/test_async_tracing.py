@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -71,6 +72,35 @@ def test_every_message_and_every_tool_has_a_span(spans: Any) -> None:
     assert not tools["on_loop"].status.is_ok or tools["on_loop"].status.status_code.name == "UNSET"
     assert tools["on_thread"].status.status_code.name == "ERROR"
     assert "secret" not in str([span.to_json() for span in finished])
+
+
+def test_a_turn_left_early_ends_its_span_wherever_it_is_left(spans: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        left = asyncio.Event()
+
+        async def passed_on(session: broca.AsyncSession) -> AsyncIterator[broca.Step]:
+            try:
+                async with session.send("go") as turn:
+                    async for step in turn:
+                        yield step
+            finally:
+                left.set()
+
+        async with broca.AsyncClient(service.url, "k") as client:
+            session = await client.open()
+            async with session.send("go") as turn:
+                async for _ in turn:
+                    break
+            # A generator around it is finished by the loop, in another task and context.
+            async for _ in passed_on(session):
+                break
+            gc.collect()
+            await asyncio.wait_for(left.wait(), 20)
+
+    with Service() as service:
+        asyncio.run(main())
+    assert [span.name for span in spans.get_finished_spans()] == ["bae.client.send"] * 2
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
 def test_a_handler_and_spans_get_on_with_each_other(spans: Any) -> None:

@@ -7,7 +7,7 @@ mod engine_host;
 use broca::ErrorKind;
 use broca::Json;
 use broca::engine::{Accepted, Answer, CallId, Step, ToolCall};
-use engine_host::service::{FULL, PLAIN, pause, reply, results, say, stream, tool};
+use engine_host::service::{FULL, PLAIN, blocks, pause, reply, results, say, stream, tool};
 use engine_host::{Host, Request, SECRET};
 use proptest::prelude::*;
 
@@ -184,6 +184,63 @@ fn an_approval_narrows_and_never_widens() {
     host.settle();
     let sent = host.rpcs("session.sendMessage");
     assert_eq!(results(sent[1]), [("a".into(), true), ("b".into(), true), ("c".into(), false)]);
+}
+
+#[test]
+fn a_call_that_needs_nobody_runs_while_another_waits_and_keeps_its_result() {
+    let mut guarded = tool("rm");
+    guarded.approval = true;
+    let service = pausing(&[&[("a", "x"), ("b", "rm"), ("c", "x")]]);
+    let mut host = Host::opened(|_| (), 0, PLAIN, vec![tool("x"), guarded], service);
+    host.command(2, say("go"));
+    host.settle();
+    let ran = |host: &Host| -> Vec<String> {
+        calls(host, 2).iter().map(|call| call.tool_use_id.clone()).collect()
+    };
+    assert_eq!(ran(&host), ["a", "c"]);
+    for (call, said) in [(calls(&host, 2)[0].call, "A"), (calls(&host, 2)[1].call, "C")] {
+        host.answer(call, text(said)).unwrap();
+    }
+    host.advance(60_000);
+    assert_eq!(host.left("session.sendMessage"), 1, "the results wait for the third");
+    let asked = |s: &Step| if let Step::Approval(call) = s { Some(call.call) } else { None };
+    let asked = host.said(2).iter().find_map(asked).unwrap();
+    host.answer(asked, Answer::Allow).unwrap();
+    host.settle();
+    assert_eq!(ran(&host), ["a", "c", "b"], "nothing starts again");
+    host.answer(calls(&host, 2)[2].call, text("B")).unwrap();
+    host.settle();
+    let sent = blocks(host.rpcs("session.sendMessage")[1]);
+    let said: Vec<&str> = sent.iter().filter_map(|block| block["content"].as_str()).collect();
+    assert_eq!(said, ["A", "B", "C"]);
+}
+
+#[test]
+fn an_approval_is_for_one_call_and_for_one_time() {
+    let mut guarded = tool("rm");
+    guarded.approval = true;
+    let service = pausing(&[&[("a", "rm")], &[("a", "rm")]]);
+    let mut host = Host::opened(|_| (), 0, PLAIN, vec![guarded], service);
+    let asked = |host: &Host| -> Vec<CallId> {
+        let asked = |s: &Step| if let Step::Approval(call) = s { Some(call.call) } else { None };
+        host.said(2).iter().filter_map(asked).collect()
+    };
+    host.command(2, say("go"));
+    host.settle();
+    host.answer(asked(&host)[0], Answer::Allow).unwrap();
+    host.settle();
+    host.answer(calls(&host, 2)[0].call, text("gone")).unwrap();
+    host.settle();
+    // The same id in a later answer of the model is another call.
+    assert_eq!((asked(&host).len(), calls(&host, 2).len()), (2, 1));
+    host.answer(asked(&host)[1], Answer::Deny(String::new())).unwrap();
+    host.settle();
+    assert!(matches!(host.outcome(2), Some(Ok(_))));
+    host.command(3, say("thanks"));
+    host.finish(3);
+    assert!(calls(&host, 3).is_empty());
+    let sent: Vec<_> = host.rpcs("session.sendMessage").into_iter().map(results).collect();
+    assert_eq!(sent[1..], [vec![("a".into(), false)], vec![("a".into(), true)], vec![]]);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use broca::ErrorKind;
 use broca::engine::{Config, ConnId, DeltaKind, Lost, Status, Step};
 use broca::proto::session::exchange::WarningClass;
 use engine_host::service::{
-    FULL, PLAIN, answer, delta, end, event, head, line, problem, reply, say, stream,
+    FULL, PLAIN, answer, bare_event, delta, end, event, head, line, problem, reply, result, say,
+    stream,
 };
 use engine_host::{Act, Host, SECRET};
 use proptest::prelude::*;
@@ -64,7 +65,9 @@ fn events_and_deltas_arrive_while_the_stream_runs() {
 fn very_many_junk_lines_are_counted_and_not_each_reported() {
     let mut host = host(|_| ());
     let conn = begin(&mut host);
+    let asked = host.requests.len();
     lines(&mut host, conn, (0..1_000).map(|i| format!("junk {i}\n")));
+    assert_eq!(host.requests.len(), asked, "nobody answers junk");
     // 32 one by one, then at 64, 128, 256 and 512.
     assert_eq!(warnings(&host).len(), 36);
     let Some(Step::Warning(last)) = host.said(2).last() else { panic!() };
@@ -128,6 +131,56 @@ fn an_oversized_line_is_a_gap_and_an_oversized_terminal_an_error() {
     host.command(3, say("more"));
     host.settle();
     assert_eq!(host.left("session.sendMessage"), 2);
+}
+
+#[test]
+fn a_line_of_eight_mebibytes_needs_no_setting() {
+    let mut host = host(|_| ());
+    let conn = begin(&mut host);
+    let request = host.requests.last().unwrap().clone();
+    let long = "x".repeat(8 << 20);
+    lines(&mut host, conn, [event_of(8 << 20, 1), event_of(10, 2), reply(&request, &long)]);
+    host.act(conn, end());
+    host.settle();
+    assert_eq!(host.event_ids(2), ["e1", "e2"]);
+    assert!(gaps(&host).is_empty());
+    let whole = |s: &Step| matches!(s, Step::Done(done) if done.text().len() == long.len());
+    assert!(host.said(2).iter().any(whole), "{:?}", host.outcome(2));
+}
+
+#[test]
+fn tokens_are_counted_once_however_often_their_event_is_shown() {
+    let counted = |input: u64, output: u64| {
+        format!(r#"{{"usage":{{"input_tokens":{input},"output_tokens":{output}}}}}"#)
+    };
+    let kind = "provider.response";
+    for missed in [false, true] {
+        let mut host = host(|c| c.max_line_bytes = 1_000);
+        let conn = begin(&mut host);
+        let request = host.requests.last().unwrap().clone();
+        let first = event("u1", kind, &counted(3, 2));
+        lines(&mut host, conn, [first.clone(), first, event("u2", kind, &counted(4, 1))]);
+        if missed {
+            lines(&mut host, conn, [event_of(2_000, 3)]);
+        }
+        let again = [
+            bare_event("u1", kind, &counted(3, 2)),
+            bare_event("u2", kind, &counted(4, 1)),
+            bare_event("u3", kind, &counted(10, 10)),
+        ];
+        let events = again[..if missed { 3 } else { 2 }].join(",");
+        let said =
+            format!(r#"{{"message":{{"role":"assistant","content":"hi"}},"events":[{events}]}}"#);
+        lines(&mut host, conn, [result(&request, &said)]);
+        host.act(conn, end());
+        host.settle();
+        let usage = host.said(2).iter().find_map(|s| match s {
+            Step::Done(done) => done.usage,
+            _ => None,
+        });
+        let usage = usage.map(|u| (u.input_tokens, u.output_tokens));
+        assert_eq!(usage, Some(if missed { (17, 13) } else { (7, 3) }));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod engine_host;
 use broca::ErrorKind;
 use broca::engine::{CloseReason, Command, Config, Lost, Outcome, Status, Step};
 use broca::proto::session::ids::Cursor;
-use engine_host::service::{PLAIN, answer, end, event, failure, head, line, problem, stream};
+use engine_host::service::{FULL, PLAIN, answer, end, event, failure, head, line, problem, stream};
 use engine_host::{Act, Dial, Host, Request};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -245,6 +245,46 @@ fn somebody_elses_unsubscribe_does_not_end_it() {
     host.finish(2);
     assert!(ended(&host));
     assert_eq!(host.event_ids(2), ids(0..3));
+}
+
+#[test]
+fn an_event_over_the_limit_is_a_gap_and_costs_no_connection() {
+    let set = |c: &mut Config| c.max_line_bytes = 1_000;
+    let mut host = Host::opened(set, 0, PLAIN, Vec::new(), |_| {
+        let huge = event("e1", "x.y", &format!("{{\"p\":\"{}\"}}", "p".repeat(5_000)));
+        vec![head(), line(&logged(0, 3)), line(&huge), line(&logged(2, 3))]
+    });
+    subscribed(&mut host, Some(Cursor::start()));
+    host.finish(2);
+    assert!(ended(&host), "{:?}", host.said(2).last());
+    assert_eq!(host.event_ids(2), ["e0", "e2"]);
+    assert!(matches!(gaps(&host)[..], [Lost::Line { limit: 1_000, bytes }] if bytes > 5_000));
+    assert_eq!(host.rpcs("session.subscribe").len(), 1);
+}
+
+#[test]
+fn every_connection_of_it_asks_for_the_same() {
+    let mut asked = 0;
+    let mut host = Host::opened(
+        |_| (),
+        0,
+        FULL,
+        Vec::new(),
+        move |_| {
+            asked += 1;
+            match asked {
+                1 => vec![head(), line(&logged(0, 3)), Act::Close(CloseReason::Reset)],
+                2 => stream(&[logged(1, 3)]),
+                _ => vec![head(), line(&logged(2, 3))],
+            }
+        },
+    );
+    subscribed(&mut host, Some(Cursor::start()));
+    host.finish(2);
+    let features: Vec<Option<&str>> =
+        host.rpcs("session.subscribe").iter().map(|r| r.header("broca-features")).collect();
+    assert_eq!(features.len(), 3);
+    assert!(features[0].is_some() && features.iter().all(|f| *f == features[0]), "{features:?}");
 }
 
 #[test]

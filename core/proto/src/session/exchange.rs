@@ -307,7 +307,15 @@ mod tests {
         let body = format!("{{\"id\":1,\"result\":\"{}\"}}\n", "x".repeat(2000));
         let (items, outcome) = run(body.as_bytes(), BodyEnd::Complete);
         assert!(matches!(items[..], [Item::Oversized { limit: 1024, .. }]));
-        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::LineTooLong);
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::LineTooLong);
+        let bytes = body.len() - 1;
+        for told in [&bytes.to_string()[..], "1024", "max_line_bytes"] {
+            assert!(error.message().contains(told), "{error}");
+        }
+        let details = error.details().unwrap();
+        assert_eq!(details.member("bytes").unwrap().decode(), Ok(bytes));
+        assert_eq!(details.member("limit").unwrap().decode(), Ok(1024));
     }
 
     #[test]
@@ -319,6 +327,22 @@ mod tests {
         let (items, outcome) = run(body.as_bytes(), BodyEnd::Complete);
         assert_eq!(items.len(), 1);
         assert!(outcome.is_ok());
+    }
+
+    #[test]
+    fn a_line_that_is_not_utf_8_is_skipped_and_the_next_one_is_read() {
+        let body = b"{\"method\":\"x\",\"params\":\"a\xffb\"}\n{\"id\":1,\"result\":{}}\n";
+        let (items, outcome) = run(body, BodyEnd::Complete);
+        let skipped = |w: &Warning| w.class == WarningClass::MalformedLine;
+        assert!(matches!(&items[..], [Item::Warning(w)] if skipped(w)), "{items:?}");
+        assert!(outcome.is_ok());
+    }
+
+    #[test]
+    fn what_follows_the_terminal_line_means_nothing() {
+        let body = b"{\"id\":1,\"result\":{}}\n{\"id\":1,\"error\":{\"code\":-1,\"message\":\"x\"}}\n{\"method\":\"y\"}\n";
+        let (items, outcome) = run(body, BodyEnd::Complete);
+        assert!(items.is_empty() && outcome.is_ok());
     }
 
     #[test]

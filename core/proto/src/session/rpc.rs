@@ -453,6 +453,19 @@ mod tests {
     }
 
     #[test]
+    fn a_notification_needs_no_params() {
+        for text in [
+            r#"{"jsonrpc":"2.0","method":"session.resync"}"#,
+            r#"{"method":"session.resync","params":null}"#,
+        ] {
+            let Line::Notification { method, raw, .. } = parse(text).unwrap() else {
+                panic!("{text}")
+            };
+            assert_eq!((method.as_str(), raw.as_str()), ("session.resync", text));
+        }
+    }
+
+    #[test]
     fn null_as_id_is_an_answer() {
         let text = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}"#;
         let Line::Response { id, outcome } = parse(text).unwrap() else { panic!() };

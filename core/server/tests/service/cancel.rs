@@ -82,6 +82,9 @@ async fn a_queued_call_is_taken_out_of_the_queue_by_its_id() {
     let mut second = driver.send_with("", 2, "2").await;
     let mut third = driver.send_with("", 3, "3").await;
     second.stays_silent().await;
+    // An id is a number or a string, and never both.
+    let other = driver.call_with("cancel", METHOD, json!({"request_id": "2"})).await;
+    assert_eq!(other["result"], cancelled("idle"));
     let answer = driver.call_with("cancel", METHOD, json!({"request_id": 2})).await;
     assert_eq!(answer["result"], cancelled("queued"));
     let lines = second.rest().await;

@@ -103,6 +103,26 @@ async fn subscribing_to_a_session_that_is_over_replays_and_ends() {
 }
 
 #[tokio::test]
+async fn what_happens_in_one_session_is_shown_in_no_other() {
+    let world = World::new().await;
+    let (one, other) = (world.driver(&[]).await, world.driver(&[]).await);
+    let mut ours = one.subscribe_with("display", None).await;
+    let mut theirs = other.subscribe_with("display", None).await;
+    world.main.say("for one alone");
+    world.main.showing(&["for one ", "alone"]);
+    one.ask("x").await;
+    one.close().await;
+    other.close().await;
+    let seen = ours.rest().await;
+    assert_eq!(seen.iter().filter(|line| line["method"] == "session.display").count(), 1);
+    assert_eq!(types(&seen).len(), 5);
+    let seen = theirs.rest().await;
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0]["params"]["session_id"], json!(other.session));
+    assert_eq!(types(&seen), ["session.close"]);
+}
+
+#[tokio::test]
 async fn unsubscribe_ends_every_subscription_of_the_session_without_a_line() {
     let world = World::new().await;
     let driver = world.driver(&[]).await;

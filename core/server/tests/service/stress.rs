@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use serde_json::Value;
+use std::collections::HashSet;
 
 fn seen(lines: &[Value]) -> Vec<String> {
     lines.iter().map(|line| line["params"]["id"].as_str().unwrap().to_owned()).collect()
@@ -126,5 +127,6 @@ async fn events_of_many_callers_are_shown_in_the_order_of_the_log() {
     let log = driver.log().await;
     let ids: Vec<String> = log.iter().map(|e| e["id"].as_str().unwrap().to_owned()).collect();
     assert_eq!(ids.len(), 2 + 16 * 15 + 1);
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len(), "an id is for one event");
     assert_eq!(seen(&live.rest().await), ids[2..]);
 }
