@@ -93,6 +93,12 @@ sound vectors
 sed -i '1d' "$copy/core/vectors/reports.jsonl"
 broken vectors 'reports.jsonl: count is' core/vectors/reports.jsonl
 
+sound reports
+sed -i '/^| C07 /d' "$copy/docs/reports.md"
+broken reports 'C07 has 0 rows' docs/reports.md
+sed -i 's/fn two_calls_with_one_id_run_nothing/fn renamed/' "$copy/core/client/tests/engine_calls.rs"
+broken reports 'C45: .*engine_calls\.rs has no test two_calls_with_one_id_run_nothing' core/client/tests/engine_calls.rs
+
 sound tests
 printf '\n#[test]\nfn a_broken_promise_is_noticed() {\n    assert_eq!(1, 2);\n}\n' >>"$copy/$proto"
 broken tests 'a_broken_promise_is_noticed' "$proto"

@@ -2,7 +2,7 @@
 # The gate: what every change must pass before anything else is looked at.
 #
 #   scripts/gate.sh            every step, then `gate: ok`
-#   scripts/gate.sh STEP…      only these: fmt lint policy purity versions generated vectors tests
+#   scripts/gate.sh STEP…      only these: fmt lint policy purity versions generated vectors reports tests
 #
 # Every step runs even if an earlier one failed, so that one run shows all there is to mend.
 # GATE_PACKAGE=NAME narrows lint and tests to one crate (the self-test uses it).
@@ -11,7 +11,7 @@ set -euo pipefail
 . "$(dirname "$0")/tools.sh"
 cd "$root"
 
-steps=(fmt lint policy purity versions generated vectors tests)
+steps=(fmt lint policy purity versions generated vectors reports tests)
 
 fmt() {
     cargo fmt --all --check
@@ -50,6 +50,11 @@ generated() {
 
 vectors() {
     python3 scripts/vectors-manifest.py --check
+}
+
+# Every class of faults that others have met has a test that is there.
+reports() {
+    python3 scripts/reports.py
 }
 
 # The protocol and the wire.
