@@ -27,6 +27,13 @@ export interface ClientOptions {
   restTimeoutMs?: number | undefined;
   /** Silence on a stream after which it counts as dead. Default: never, silence is normal. */
   silenceTimeoutMs?: number | undefined;
+  /**
+   * A turn whose stream broke is looked for in the session's log. Without news in it for this time it is given up, and its
+   * outcome is unknown; 0: it is not looked for. Default 120 s.
+   */
+  recoveryTimeoutMs?: number | undefined;
+  /** As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s. */
+  reachTimeoutMs?: number | undefined;
   /** Time for an answer to a cancel before the stream is dropped. Default 5 s. */
   cancelTimeoutMs?: number | undefined;
   /** Delay before the next address is tried beside the first. Default 250 ms. */

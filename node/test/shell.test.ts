@@ -201,7 +201,7 @@ test("a reset in the middle of an answer is an IoError or an early end, never a 
     call.response.write("{");
     setTimeout(() => call.response.socket?.resetAndDestroy(), 20);
   });
-  const session = await new Client(fake.url, { key: "k" }).open();
+  const session = await new Client(fake.url, { key: "k", recoveryTimeoutMs: 0 }).open();
   await assert.rejects(session.ask("x"), (error: Error) => error instanceof IoError || error.name === "StreamEndedEarlyError");
   await session.leave();
   await fake.stop();

@@ -29,6 +29,8 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.head_timeout_ms, options.head_timeout_ms);
     set(&mut config.rest_timeout_ms, options.rest_timeout_ms);
     config.silence_timeout_ms = options.silence_timeout_ms.or(config.silence_timeout_ms);
+    set(&mut config.recovery_timeout_ms, options.recovery_timeout_ms);
+    set(&mut config.reach_timeout_ms, options.reach_timeout_ms);
     set(&mut config.cancel_timeout_ms, options.cancel_timeout_ms);
     set(&mut config.resume_wait_ms, options.resume_wait_ms);
     set(&mut config.eyeballs_delay_ms, options.eyeballs_delay_ms);
@@ -64,6 +66,8 @@ struct Options {
     head_timeout_ms: Option<u64>,
     rest_timeout_ms: Option<u64>,
     silence_timeout_ms: Option<u64>,
+    recovery_timeout_ms: Option<u64>,
+    reach_timeout_ms: Option<u64>,
     cancel_timeout_ms: Option<u64>,
     resume_wait_ms: Option<u64>,
     eyeballs_delay_ms: Option<u64>,

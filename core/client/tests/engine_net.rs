@@ -332,7 +332,8 @@ fn heads_and_whole_answers_have_their_time() {
         assert_eq!((host.now - before, host.error(2).kind()), (after, ErrorKind::Timeout));
         assert!(host.open_connections().is_empty());
     }
-    let mut host = Host::opened(|_| (), 0, PLAIN, Vec::new(), |_| Vec::new());
+    let change = |config: &mut Config| config.recovery_timeout_ms = 0;
+    let mut host = Host::opened(change, 0, PLAIN, Vec::new(), |_| Vec::new());
     let before = host.now;
     host.command(2, say("go"));
     host.finish(2);

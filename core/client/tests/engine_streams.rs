@@ -117,7 +117,10 @@ fn a_junk_line_is_warned_of_and_skipped_and_its_text_shown_nowhere() {
 
 #[test]
 fn an_oversized_line_is_a_gap_and_an_oversized_terminal_an_error() {
-    let mut host = host(|c| c.max_line_bytes = 1_000);
+    let mut host = host(|c| {
+        c.max_line_bytes = 1_000;
+        c.recovery_timeout_ms = 0;
+    });
     let conn = begin(&mut host);
     let request = host.requests.last().unwrap().clone();
     lines(&mut host, conn, [event_of(5_000, 1), event_of(10, 2)]);
@@ -334,7 +337,10 @@ fn an_answer_that_is_whole_needs_no_reading_to_end() {
 
 #[test]
 fn silence_is_dead_after_its_time_when_it_has_one() {
-    let mut host = host(|c| c.silence_timeout_ms = Some(3_000));
+    let mut host = host(|c| {
+        c.silence_timeout_ms = Some(3_000);
+        c.recovery_timeout_ms = 0;
+    });
     let conn = begin(&mut host);
     host.advance(2_900);
     lines(&mut host, conn, [event("e1", "x", "{}")]);

@@ -295,6 +295,8 @@ fn what_goes_wrong_has_its_name() {
         if asked.is("session.sendMessage") {
             answer.event("provider.request", "{}");
             answer.cut();
+        } else if asked.is("session.subscribe") {
+            answer.error(-32601, "Method not found");
         }
     });
     let error = open(&gone, vec![]).ask("hi").unwrap_err();

@@ -358,6 +358,8 @@ fn a_service_that_goes_away_in_mid_stream_is_an_unknown_outcome() {
         if asked.is("session.sendMessage") {
             answer.event("provider.request", "{}");
             answer.cut();
+        } else if asked.is("session.subscribe") {
+            answer.error(-32601, "Method not found");
         }
     });
     let error = run(async {

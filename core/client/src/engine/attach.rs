@@ -252,6 +252,7 @@ impl Attach {
             memory.page = page;
             memory.pending = pending.map(Box::new);
         }
+        core.know(self.found.last.clone());
         core.opening_over();
         Outcome::Opened {
             session_id: self.saved.session_id.clone(),

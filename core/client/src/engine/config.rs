@@ -33,6 +33,11 @@ pub struct Config {
     pub rest_timeout_ms: u64,
     /// Silence on a stream after which it counts as dead; `None`: never, silence is normal. Default `None`.
     pub silence_timeout_ms: Option<u64>,
+    /// A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
+    /// up, and its outcome is unknown; 0: it is not looked for. Default 120 s.
+    pub recovery_timeout_ms: u64,
+    /// As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s.
+    pub reach_timeout_ms: u64,
     /// Time for an answer to `session.cancel` before the stream is dropped. Default 5 s.
     pub cancel_timeout_ms: u64,
     /// A turn that was left by another program and still runs is given up after this time without an event. Default 5 min.
@@ -75,6 +80,8 @@ impl Config {
             head_timeout_ms: 30_000,
             rest_timeout_ms: 60_000,
             silence_timeout_ms: None,
+            recovery_timeout_ms: 120_000,
+            reach_timeout_ms: 10_000,
             cancel_timeout_ms: 5_000,
             resume_wait_ms: 300_000,
             eyeballs_delay_ms: 250,

@@ -2,6 +2,7 @@
 
 mod cancel;
 mod heard;
+mod recover;
 mod resume;
 
 use super::answer::{Progress, Rpc};
@@ -17,6 +18,7 @@ use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 use heard::Heard;
+use recover::Recovery;
 use resume::Following;
 use std::collections::BTreeMap;
 
@@ -31,8 +33,8 @@ pub(crate) struct Turn {
     carried: Vec<Block>,
     /// What the application said, without results that lead it.
     first: Message,
-    /// The first message as it left, for the one case in which it leaves again.
-    left: Option<(Message, Option<Trace>)>,
+    /// The request under way as it left.
+    left: Option<Left>,
     registered_again: bool,
     heard: Heard,
     events: Vec<Json>,
@@ -56,6 +58,8 @@ enum State {
         rpc: Rpc,
         continuation: bool,
     },
+    /// The stream broke: the log is followed for what became of the request.
+    Recovering(Box<Recovery>),
     /// Tools are at work.
     Paused,
     /// The service is at work on a turn that another program began.
@@ -72,6 +76,14 @@ enum State {
         until: Time,
     },
     Over,
+}
+
+/// A request as it left.
+#[derive(Debug, Clone)]
+struct Left {
+    params: Json,
+    /// Trace headers of this request alone.
+    trace: Option<Trace>,
 }
 
 /// `session.cancel` travels on a connection of its own, so it may arrive before the message that it is about.
@@ -162,6 +174,10 @@ impl Turn {
                     }
                 }
             }
+            State::Recovering(recovery) => {
+                recovery.network(exchange, event, core, trace, now);
+                self.recovery_moved(core, steps, trace, now);
+            }
             State::Cancelling { .. } => {
                 self.cancelling(exchange, event, core, steps, trace, now);
             }
@@ -207,7 +223,11 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
-        match &self.state {
+        match &mut self.state {
+            State::Recovering(recovery) => {
+                recovery.timeout(core, trace, now);
+                self.recovery_moved(core, steps, trace, now);
+            }
             State::Hooked { until, .. } if *until <= now => {
                 let message = format!(
                     "the Sending hook did not answer within {} ms",
@@ -240,6 +260,7 @@ impl Turn {
             State::Hooked { until, .. } | State::Cancelling { until, .. } => Some(*until),
             State::Paused => self.calls.poll_timeout(),
             State::Following(following) => Some(following.poll_timeout()),
+            State::Recovering(recovery) => recovery.poll_timeout(),
             State::Registering { .. } | State::Streaming { .. } | State::Over => None,
         }
     }
@@ -250,6 +271,7 @@ impl Turn {
             State::Streaming { rpc, .. } | State::Registering { rpc } => {
                 core.net.abort(rpc.exchange, now);
             }
+            State::Recovering(mut recovery) => recovery.drop_now(core, now),
             State::Cancelling { stream, cancel, .. } => {
                 let cancel = cancel.map(|rpc| rpc.exchange);
                 for exchange in stream.map(|rpc| rpc.exchange).into_iter().chain(cancel) {
@@ -268,6 +290,7 @@ impl Turn {
                 Some(rpc.exchange)
             }
             State::Following(following) => following.stream(),
+            State::Recovering(recovery) => recovery.stream(),
             _ => None,
         }
     }
@@ -327,12 +350,17 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
-        let continuation = self.round > 0;
-        let trace = &own.clone().unwrap_or_else(|| trace.clone());
-        self.left = (!continuation).then(|| (message.clone(), own));
         let params = SendMessage { message }.to_json();
-        let rpc = core.rpc(self.op, &Method::SendMessage, &params, trace, now);
-        self.state = State::Streaming { rpc, continuation };
+        self.heard.begin_round();
+        self.leave(Left { params, trace: own }, core, trace, now);
+    }
+
+    /// Makes the request, which may have left before.
+    fn leave(&mut self, left: Left, core: &mut Core, trace: &Trace, now: Time) {
+        let trace = left.trace.as_ref().unwrap_or(trace);
+        let rpc = core.rpc(self.op, &Method::SendMessage, &left.params, trace, now);
+        self.state = State::Streaming { rpc, continuation: self.round > 0 };
+        self.left = Some(left);
     }
 
     fn hook_answered(
@@ -388,15 +416,30 @@ impl Turn {
         let result = match result {
             Ok(result) => result,
             Err(error) => {
+                if self.recover(&error, &rpc, core, steps, trace, now) {
+                    return;
+                }
                 let first = !continuation && !rpc.has_events();
                 self.failed(error, first, rpc.has_left(), core, steps, trace, now);
                 return;
             }
         };
+        self.heard.catch_up(&result.events);
+        self.concluded(result, core, steps, trace, now);
+    }
+
+    /// A request has its answer: the turn is over, or pauses.
+    fn concluded(
+        &mut self,
+        result: SendMessageResult,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
         self.carried.clear();
         self.left = None;
         self.calls.delivered();
-        self.heard.catch_up(&result.events);
         core.learn_driver(self.heard.driver());
         self.events.push(result.events);
         if core.config.hooks {
@@ -477,7 +520,7 @@ impl Turn {
         now: Time,
     ) {
         match (answer, self.left.take()) {
-            (Ok(_), Some((message, own))) => self.send_now(message, own, core, trace, now),
+            (Ok(_), Some(left)) => self.leave(left, core, trace, now),
             (Ok(_), None) => {
                 let error = Error::new(ErrorKind::Internal, "the message to send again is gone");
                 self.give_up(error, core, steps);
@@ -569,6 +612,7 @@ impl Turn {
     fn finish(&mut self, outcome: Result<Outcome, Error>, core: &mut Core, steps: &mut StepQueue) {
         self.state = State::Over;
         core.forget_questions(self.op);
+        core.know(self.heard.cursor());
         steps.push(Step::Finished(outcome));
     }
 }

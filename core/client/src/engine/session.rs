@@ -9,7 +9,7 @@ use super::memory::Memory;
 use super::net::{Call, ExchangeId, Net};
 use broca_proto::session::content::Block;
 use broca_proto::session::feature::{self, Features};
-use broca_proto::session::ids::SessionId;
+use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::method::Method;
 use broca_proto::session::rest::{Meta, Opened};
 use broca_proto::session::rpc;
@@ -44,6 +44,8 @@ pub(crate) struct OpenSession {
     /// Results of a cancelled turn that lead the next message (a service without `session.cancel`).
     pub(crate) kept_results: Vec<Block>,
     pub(crate) memory: Memory,
+    /// The last event that is known to lie before whatever this client says next.
+    pub(crate) known: Option<Cursor>,
 }
 
 pub(crate) struct Core {
@@ -152,6 +154,7 @@ impl Core {
             tools,
             kept_results: Vec::new(),
             memory: Memory::default(),
+            known: None,
         });
     }
 
@@ -164,6 +167,19 @@ impl Core {
 
     pub(crate) fn memory(&mut self) -> Option<&mut Memory> {
         self.session.as_mut().map(|session| &mut session.memory)
+    }
+
+    /// The log has come at least as far as this event.
+    pub(crate) fn know(&mut self, cursor: Cursor) {
+        if let Some(session) = self.session.as_mut().filter(|_| cursor.event_id().is_some()) {
+            session.known = Some(cursor);
+        }
+    }
+
+    /// An event that lies before whatever is said next, or the start of a log that this client began.
+    pub(crate) fn known(&self) -> Option<Cursor> {
+        let session = self.session.as_ref()?;
+        session.known.clone().or_else(|| session.memory.opened.then(Cursor::start))
     }
 
     pub(crate) fn session_info(&self) -> Option<&SessionInfo> {

@@ -24,4 +24,5 @@ pub mod seen;
 pub mod standing;
 pub mod subscription;
 pub mod tool;
+pub mod trail;
 pub mod turn;

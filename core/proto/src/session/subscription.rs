@@ -191,7 +191,8 @@ impl Subscription {
         self.failures = 0;
         self.progressed = true;
         self.cursor = Cursor::after(EventId::new(id));
-        self.session_over |= ends_the_session(event);
+        // Nothing follows the end of a session: whatever comes after an error shows that it goes on.
+        self.session_over = ends_the_session(event);
         if event.is(&EventType::SessionClose) {
             // Nothing is ever logged after it, and some services leave the stream open (§5.4).
             self.state = State::Over;

@@ -44,6 +44,15 @@ impl Turn {
                 let error = cancelled().with_retry(Retry::Unknown);
                 self.finish(Err(error), core, steps);
             }
+            State::Recovering(recovery) if core.features().cancel => {
+                let request = Cancel { request_id: recovery.request(), results: Vec::new() };
+                self.drop_now(core, now);
+                self.ask_to_cancel(None, request, core, trace, now);
+            }
+            State::Recovering(_) => {
+                self.drop_now(core, now);
+                self.finish(Err(cancelled().with_retry(Retry::Unknown)), core, steps);
+            }
             State::Paused => {
                 self.calls.cancel(now);
                 self.calls_moved(core, steps, trace, now);

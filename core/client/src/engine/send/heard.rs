@@ -1,7 +1,7 @@
 //! What the stream of a turn says on the way: steps for the application, failures, tokens.
 
 use crate::engine::ops::show;
-use crate::engine::step::{Step, StepQueue};
+use crate::engine::step::{Delta, Step, StepQueue};
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, KeyId};
@@ -13,6 +13,8 @@ use broca_proto::{Error, ErrorKind, Json};
 pub(super) struct Heard {
     /// The id of the last event; its buffer is used again for every one.
     cursor: Vec<u8>,
+    /// The id of the last event before the request under way; its buffer is used again too.
+    start: Vec<u8>,
     pub(super) failure: Option<Error>,
     /// What the service said of the primary provider's failure.
     cause: Option<String>,
@@ -22,6 +24,8 @@ pub(super) struct Heard {
     message: String,
     /// Whose message that was: this driver's key.
     driver: Option<KeyId>,
+    /// The event that showed what the request under way has come to.
+    answer: Option<Event>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
     delta_limit: usize,
@@ -31,12 +35,14 @@ impl Heard {
     pub(super) fn new(delta_limit: usize) -> Self {
         Self {
             cursor: Vec::new(),
+            start: Vec::new(),
             failure: None,
             cause: None,
             usage: None,
             seen: Seen::default(),
             message: String::new(),
             driver: None,
+            answer: None,
             missed: false,
             delta_limit,
         }
@@ -63,6 +69,11 @@ impl Heard {
         }
     }
 
+    /// Hands a piece of the display lane to the application.
+    pub(super) fn delta(&self, delta: Delta, steps: &mut StepQueue) {
+        steps.push_delta(delta, self.delta_limit, || cursor(&self.cursor));
+    }
+
     /// A request is answered. What lines too long to be read would have said is taken from its
     /// `result.events`, so that a failure is not mistaken for a reply.
     pub(super) fn catch_up(&mut self, events: &Json) {
@@ -77,6 +88,28 @@ impl Heard {
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
             }
         }
+    }
+
+    /// A request is about to leave.
+    pub(super) fn begin_round(&mut self) {
+        self.start.clear();
+        self.start.extend_from_slice(&self.cursor);
+        self.answer = None;
+    }
+
+    /// The event that showed what the request under way has come to, if it came.
+    pub(super) fn take_answer(&mut self) -> Option<Event> {
+        self.answer.take()
+    }
+
+    /// The last event of the turn; the start when there was none.
+    pub(super) fn cursor(&self) -> Cursor {
+        cursor(&self.cursor)
+    }
+
+    /// The last event before the request under way; the start when the turn had none before.
+    pub(super) fn start(&self) -> Cursor {
+        cursor(&self.start)
     }
 
     /// Takes an event of the turn that the log has and no stream has brought.
@@ -111,6 +144,7 @@ impl Heard {
             if self.driver.is_none() {
                 self.driver = event.client_key_id();
             }
+            self.answer = Some(event.clone());
         }
     }
 }

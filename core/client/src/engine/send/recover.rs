@@ -1,0 +1,311 @@
+//! How a turn survives its stream (guarantee 7): the log is followed from before the request, what the
+//! stream did not bring is delivered, and the outcome is taken from what the log says.
+
+use super::{Left, State, Turn};
+use crate::engine::answer::Rpc;
+use crate::engine::command::Trace;
+use crate::engine::effect::LogLevel;
+use crate::engine::net::{ExchangeId, NetEvent};
+use crate::engine::session::Core;
+use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
+use crate::engine::subscribe::Watch;
+use broca_proto::session::event::Event;
+use broca_proto::session::exchange::Item;
+use broca_proto::session::ids::{Cursor, EventId};
+use broca_proto::session::method::SendMessageResult;
+use broca_proto::session::rpc::{RpcFailure, code};
+use broca_proto::session::trail::{Told, Trail};
+use broca_proto::{Error, ErrorKind, Json, Retry, Time};
+
+/// A request whose stream broke and whose outcome the log may tell.
+pub(super) struct Recovery {
+    /// Why the stream broke; told if the log does not tell more.
+    error: Error,
+    /// The request's id.
+    request: Json,
+    trail: Trail,
+    watch: Watch,
+    /// What following the log has brought and nobody has looked at yet.
+    found: StepQueue,
+    /// Everything up to this event was delivered before.
+    behind: Option<EventId>,
+    /// The events of the request.
+    events: Vec<Json>,
+    timeout_ms: u64,
+    /// Without news until then the outcome stays unknown.
+    until: Time,
+    /// Whether its log is being read, and until when there must be something in it if it is not.
+    connected: bool,
+    reach_by: Option<Time>,
+}
+
+/// How the search for an outcome ends.
+enum Found {
+    Answered(SendMessageResult),
+    Failed(Error),
+}
+
+impl Recovery {
+    pub(super) fn network(
+        &mut self,
+        exchange: ExchangeId,
+        event: NetEvent,
+        core: &mut Core,
+        trace: &Trace,
+        now: Time,
+    ) {
+        self.watch.network(exchange, event, core, &mut self.found, trace, now);
+    }
+
+    pub(super) fn timeout(&mut self, core: &mut Core, trace: &Trace, now: Time) {
+        self.watch.timeout(core, &mut self.found, trace, now);
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let watch = self.watch.poll_timeout();
+        [Some(self.until), self.reach_deadline(), watch].into_iter().flatten().min()
+    }
+
+    pub(super) fn stream(&self) -> Option<ExchangeId> {
+        self.watch.stream()
+    }
+
+    pub(super) fn drop_now(&mut self, core: &mut Core, now: Time) {
+        self.watch.drop_now(core, now);
+    }
+
+    /// The id of the request, for cancelling it.
+    pub(super) fn request(&self) -> Option<Json> {
+        Some(self.request.clone())
+    }
+
+    /// The next step that following the log has brought.
+    fn next(&mut self) -> Option<Step> {
+        let mut one = Vec::with_capacity(1);
+        self.found.take(1, &mut one);
+        one.pop()
+    }
+
+    /// Looks at an event. It is given back if the application has yet to see it: like on the stream that broke, nothing
+    /// before the turn and nothing that the request itself said is shown.
+    fn event(&mut self, event: Event, now: Time) -> (Option<Event>, Told) {
+        let told = self.trail.event(&event);
+        self.reach_by = None;
+        if told != Told::Other && self.trail.has_arrived() {
+            self.events.push(event.json());
+            self.until = now.plus(self.timeout_ms);
+        }
+        if let Some(last) = &self.behind {
+            if last.as_str() == event.id() {
+                self.behind = None;
+                // The stream that broke had begun: the request is in the log, whatever it looks like there.
+                self.trail.arrived();
+            }
+            return (None, told);
+        }
+        let shown = match told {
+            Told::Own => false,
+            Told::Other => self.trail.has_arrived(),
+            _ => true,
+        };
+        (shown.then_some(event), told)
+    }
+
+    fn reach_deadline(&self) -> Option<Time> {
+        self.reach_by.filter(|_| !self.connected)
+    }
+
+    /// Why it is time to give up, if it is.
+    fn over(&self, core: &Core, now: Time) -> Option<String> {
+        if self.until <= now {
+            return Some(format!("its log had no news of the turn for {} ms", self.timeout_ms));
+        }
+        let ms = core.config.reach_timeout_ms;
+        let unreached = self.reach_deadline().is_some_and(|at| at <= now);
+        unreached.then(|| format!("and for {ms} ms its log could not be read"))
+    }
+
+    /// What an event means for the turn, if it ends the search.
+    fn outcome(&mut self, told: Told) -> Option<Found> {
+        let failed = |error| Some(Found::Failed(error));
+        match told {
+            Told::Other | Told::Own | Told::Part | Told::Failed => None,
+            Told::Answered(message) => {
+                let events = Json::array(&std::mem::take(&mut self.events));
+                Some(Found::Answered(SendMessageResult { message, events }))
+            }
+            Told::Cancelled => {
+                failed(RpcFailure::new(code::TURN_CANCELLED, "turn cancelled").to_error())
+            }
+            Told::Closed => {
+                let message = "the session was closed, or ended in an error, while the turn ran; open a new session";
+                failed(Error::new(ErrorKind::SessionClosed, message))
+            }
+            Told::BrokenOff => {
+                failed(self.unknown("its log shows that the turn was broken off without an answer"))
+            }
+            Told::TooLate => failed(
+                self.unknown("its log shows that the pause had ended before the tool results came"),
+            ),
+        }
+    }
+
+    /// The error of the stream, with what the log says instead of an outcome.
+    fn unknown(&self, log: &str) -> Error {
+        let error = Error::new(self.error.kind(), format!("{}; {log}", self.error.message()))
+            .with_retry(Retry::Unknown);
+        match self.error.details() {
+            Some(details) => error.with_details(details.clone()),
+            None => error,
+        }
+    }
+}
+
+impl Turn {
+    /// The stream of a request broke. Whether the log is followed for its outcome.
+    pub(super) fn recover(
+        &mut self,
+        error: &Error,
+        rpc: &Rpc,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) -> bool {
+        if !rpc.has_left() || !is_a_break(error) || core.config.recovery_timeout_ms == 0 {
+            return false;
+        }
+        if let Some(failure) = self.heard.failure.take() {
+            self.finish(Err(failure), core, steps);
+            return true;
+        }
+        let Some(Left { params, .. }) = &self.left else { return false };
+        let driver = core.session.as_ref().and_then(|s| s.memory.driver.as_ref());
+        let driver = self.heard.driver().or(driver).map(ToString::to_string);
+        let mut trail = Trail::new(params, driver);
+        let behind = rpc.has_events().then(|| self.heard.cursor());
+        let since = match (self.before_request(core), &behind) {
+            (Some(since), _) => since,
+            (None, None) => return false,
+            // Where the request stands in the log is not known, but that it had come there.
+            (None, Some(cursor)) => {
+                trail.arrived();
+                if let Some(event) = self.heard.take_answer()
+                    && let Told::Answered(message) = trail.event(&event)
+                {
+                    let events = Json::array([&event.json()]);
+                    let result = SendMessageResult { message, events };
+                    self.concluded(result, core, steps, trace, now);
+                    return true;
+                }
+                cursor.clone()
+            }
+        };
+        core.log(LogLevel::Info, format!("the stream of a turn broke, reading its log: {error}"));
+        let (kind, why) = (error.kind(), error.message().to_owned());
+        steps.push(Step::Status(Status::Reconnecting { delay_ms: 0, kind, why }));
+        let mut found = StepQueue::default();
+        let from = Some(since.clone());
+        let timeout_ms = core.config.recovery_timeout_ms;
+        self.state = State::Recovering(Box::new(Recovery {
+            error: error.clone(),
+            request: rpc.id.clone(),
+            trail,
+            watch: Watch::begin(self.op, from, core, &mut found, trace, now),
+            found,
+            behind: behind.filter(|b| *b != since).and_then(|b| b.event_id().cloned()),
+            events: Vec::new(),
+            timeout_ms,
+            until: now.plus(timeout_ms),
+            connected: false,
+            reach_by: Some(now.plus(core.config.reach_timeout_ms)),
+        }));
+        true
+    }
+
+    /// An event before the request under way, if one is known.
+    fn before_request(&self, core: &Core) -> Option<Cursor> {
+        let start = self.heard.start();
+        if start.event_id().is_some() {
+            return Some(start);
+        }
+        core.known()
+    }
+
+    /// Following the log may have brought something.
+    pub(super) fn recovery_moved(
+        &mut self,
+        core: &mut Core,
+        steps: &mut StepQueue,
+        trace: &Trace,
+        now: Time,
+    ) {
+        while let State::Recovering(recovery) = &mut self.state {
+            let found = match recovery.next() {
+                Some(Step::Event(event)) => {
+                    let (event, told) = recovery.event(event, now);
+                    if let Some(event) = event {
+                        self.heard.item(Item::Event(event), steps);
+                    }
+                    match self.heard.failure.take() {
+                        Some(failure) => Some(Found::Failed(failure)),
+                        None => recovery.outcome(told),
+                    }
+                }
+                Some(Step::Delta(delta)) => {
+                    if recovery.behind.is_none() {
+                        self.heard.delta(delta, steps);
+                    }
+                    None
+                }
+                Some(Step::Status(Status::Connected)) => {
+                    recovery.connected = true;
+                    None
+                }
+                Some(lost @ Step::Status(Status::Reconnecting { .. })) => {
+                    recovery.connected = false;
+                    let by = now.plus(core.config.reach_timeout_ms);
+                    recovery.reach_by.get_or_insert(by);
+                    steps.push(lost);
+                    None
+                }
+                Some(Step::Finished(_) | Step::Gap(Gap { lost: Lost::Cursor(_), .. })) => {
+                    Some(Found::Failed(recovery.unknown("its log cannot be followed")))
+                }
+                Some(other) => {
+                    steps.push(other);
+                    None
+                }
+                None => match recovery.over(core, now) {
+                    Some(log) => Some(Found::Failed(recovery.unknown(&log))),
+                    None => return,
+                },
+            };
+            match found {
+                None => {}
+                Some(Found::Answered(result)) => {
+                    self.drop_now(core, now);
+                    self.concluded(result, core, steps, trace, now);
+                }
+                Some(Found::Failed(error)) => {
+                    self.drop_now(core, now);
+                    self.finish(Err(error), core, steps);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a request ended in a way that leaves open what became of it, and its log may tell.
+fn is_a_break(error: &Error) -> bool {
+    error.retry() == Retry::Unknown
+        && matches!(
+            error.kind(),
+            ErrorKind::Lagged
+                | ErrorKind::StreamEndedEarly
+                | ErrorKind::LineTooLong
+                | ErrorKind::Transport
+                | ErrorKind::Io
+                | ErrorKind::Timeout
+        )
+}
