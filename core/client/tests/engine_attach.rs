@@ -239,6 +239,48 @@ fn a_pause_is_taken_up_with_the_results_that_were_there() {
 }
 
 #[test]
+fn the_next_program_asks_for_approvals_anew_and_keeps_refusals() {
+    let world = World::shared(&[&[("a", "rm"), ("b", "rm")]]);
+    let mut guarded = tool("rm");
+    guarded.approval = true;
+    let asked = |host: &Host| -> Vec<ToolCall> {
+        let asked = |s: &Step| if let Step::Approval(call) = s { Some(call.clone()) } else { None };
+        host.said(2).iter().filter_map(asked).collect()
+    };
+    let served = Rc::clone(&world);
+    let mut first = Host::opened(
+        |_| (),
+        0,
+        PLAIN,
+        vec![guarded.clone()],
+        move |r| served.borrow_mut().answer(r),
+    );
+    first.command(2, say("go"));
+    first.settle();
+    first.answer(asked(&first)[0].call, Answer::Allow).unwrap();
+    first.answer(asked(&first)[1].call, Answer::Deny("no".into())).unwrap();
+    first.settle();
+    assert_eq!(calls(&first, 2).len(), 1);
+    let saved = first.engine.save().unwrap();
+    drop(first);
+
+    let served = Rc::clone(&world);
+    let mut second = Host::new(config(), Environment::none(), 0);
+    second.script = service(PLAIN, move |r| served.borrow_mut().answer(r));
+    second.command(1, Command::Attach { saved: Box::new(saved), tools: vec![guarded] });
+    second.finish(1);
+    resume(&mut second);
+    let again = asked(&second);
+    assert_eq!((again.len(), calls(&second, 2).len()), (1, 0), "{:?}", second.said(2));
+    assert!(again[0].tool_use_id == "a" && again[0].may_have_run);
+    second.answer(again[0].call, Answer::Allow).unwrap();
+    second.settle();
+    second.answer(calls(&second, 2)[0].call, text("gone")).unwrap();
+    second.settle();
+    assert_eq!(world.borrow().taken, [[("a".into(), false), ("b".into(), true)]]);
+}
+
+#[test]
 fn what_came_after_the_save_is_found_in_the_log() {
     let world = World::shared(&[&[("a", "x")]]);
     let first = opened(&world, PLAIN, 0);
