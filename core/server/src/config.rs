@@ -57,6 +57,11 @@ pub struct Config {
     pub replay_page: u32,
     /// Bytes of payload read at once while a subscription replays. Default 1 MiB.
     pub replay_bytes: usize,
+    /// How long a queued call whose message has an id keeps its place after its stream has gone, so that its sender can come
+    /// back. Default 10 s. Environment `BROCA_QUEUE_GRACE`, whole seconds.
+    pub queue_grace: Duration,
+    /// How many ids of messages one session remembers, the newest first. Default 1024.
+    pub message_ids: u32,
     /// Calls that may wait at the gate of one session; one more is answered `-32000`. Default 1024.
     pub max_waiters: usize,
     /// Silence after which a bare newline is written on queued calls and subscriptions; none by default.
@@ -122,6 +127,8 @@ impl Default for Config {
             page_bytes: 8 * 1024 * 1024,
             replay_page: 200,
             replay_bytes: 1024 * 1024,
+            queue_grace: Duration::from_secs(10),
+            message_ids: 1024,
             max_waiters: 1024,
             heartbeat: None,
             heartbeat_notice: Duration::from_secs(10),
@@ -177,6 +184,7 @@ impl Config {
             ("BODY_TIMEOUT", &mut config.body_timeout),
             ("WRITE_TIMEOUT", &mut config.write_timeout),
             ("HEARTBEAT_NOTICE", &mut config.heartbeat_notice),
+            ("QUEUE_GRACE", &mut config.queue_grace),
         ] {
             if let Some(seconds) = read.number(name)? {
                 *setting = Duration::from_secs(seconds);
@@ -213,6 +221,7 @@ impl Config {
         }
         for (name, setting) in [
             ("MAX_ROUNDS", &mut config.max_rounds),
+            ("MESSAGE_IDS", &mut config.message_ids),
             ("PROVIDER_RETRIES", &mut config.provider_retries),
             ("PAGE_DEFAULT", &mut config.page_default),
             ("PAGE_MAX", &mut config.page_max),
@@ -250,6 +259,7 @@ impl Config {
             ("PROVIDER_RETRY_CAP", self.provider_retry_cap),
             ("HEARTBEAT", self.heartbeat.unwrap_or(LONGEST)),
             ("HEARTBEAT_NOTICE", self.heartbeat_notice),
+            ("QUEUE_GRACE", self.queue_grace),
         ] {
             if time > LONGEST {
                 let reason = format!("must be at most {} seconds, a year", LONGEST.as_secs());
@@ -264,6 +274,7 @@ impl Config {
             ("MAX_CONNECTIONS", many(self.max_connections), 1, MOST),
             ("MAX_WAITERS", many(self.max_waiters), 0, MOST),
             ("MAX_ROUNDS", self.max_rounds.into(), 1, MOST),
+            ("MESSAGE_IDS", self.message_ids.into(), 1, MOST),
             ("PROVIDER_RETRIES", self.provider_retries.into(), 0, MOST),
             ("PAGE_DEFAULT", self.page_default.into(), 1, MOST),
             ("PAGE_MAX", self.page_max.into(), 1, MOST),
@@ -366,6 +377,8 @@ mod tests {
             "WRITE_TIMEOUT",
             "HEARTBEAT",
             "HEARTBEAT_NOTICE",
+            "QUEUE_GRACE",
+            "MESSAGE_IDS",
             "MAX_REQUEST_BYTES",
             "MAX_HEAD_BYTES",
             "MAX_CONNECTIONS",

@@ -135,6 +135,16 @@ impl Hub {
 
     /// A reader of everything that is published from now on.
     pub(crate) fn attach(self: &Arc<Self>, kind: ReaderKind, features: Features) -> Reader {
+        self.attach_beside(kind, features, None)
+    }
+
+    /// As [`Hub::attach`]; what is withheld from the reader `first` is withheld from this one too.
+    pub(crate) fn attach_beside(
+        self: &Arc<Self>,
+        kind: ReaderKind,
+        features: Features,
+        first: Option<ReaderId>,
+    ) -> Reader {
         let mut ring = self.lock();
         let id = ring.next_reader;
         ring.next_reader += 1;
@@ -145,7 +155,8 @@ impl Hub {
         let position = ring.tip();
         let slot = Slot { kind, position, waker: None, lane, end: None, terminal: None };
         ring.readers.insert(id, slot);
-        Reader { hub: Arc::clone(self), id, features, skip_to: 0 }
+        let call = first.unwrap_or(ReaderId(id));
+        Reader { hub: Arc::clone(self), id, call, features, skip_to: 0 }
     }
 
     /// Hands events to all readers, in their order, with one wake-up for each reader.
@@ -225,6 +236,8 @@ fn wake(mut ring: MutexGuard<'_, Ring>, take: impl Fn(&mut Slot) -> Option<Waker
 pub(crate) struct Reader {
     hub: Arc<Hub>,
     id: u64,
+    /// The first reader of the call whose stream this is.
+    call: ReaderId,
     features: Features,
     skip_to: u64,
 }
@@ -306,7 +319,7 @@ impl Reader {
             entry.unread = entry.unread.saturating_sub(1);
             position += 1;
             let event = &entry.publication;
-            let hidden = event.withheld_from == Some(ReaderId(self.id))
+            let hidden = event.withheld_from == Some(self.call)
                 || event.seq <= self.skip_to
                 || !event.needs.is_some_and(|needed| self.features.covers(needed));
             if !hidden {
@@ -473,10 +486,14 @@ mod tests {
         let hub = hub(|_| {});
         let mut call = hub.attach(ReaderKind::Call, Features::NONE);
         let mut other = hub.attach(ReaderKind::Subscription, Features::NONE);
+        let mut beside = hub.attach_beside(ReaderKind::Call, Features::NONE, Some(call.id()));
         hub.publish([Publication { withheld_from: Some(call.id()), ..event(1) }, event(2)]);
-        hub.finish(call.id(), Bytes::from_static(b"T\n"));
+        for (reader, terminal) in [(call.id(), "T\n"), (beside.id(), "U\n")] {
+            hub.finish(reader, Bytes::from_static(terminal.as_bytes()));
+        }
         hub.publish([event(3)]);
         assert_eq!(text(&mut call), ("e2\nT\n".to_owned(), Then::End));
+        assert_eq!(text(&mut beside), ("e2\nU\n".to_owned(), Then::End));
         assert_eq!(text(&mut other).0, "e1\ne2\ne3\n");
         assert_eq!(hub.lock().entries.len(), 0);
     }

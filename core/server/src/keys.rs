@@ -151,7 +151,8 @@ fn draw<const N: usize>() -> Result<[u8; N], NoRandomness> {
     Ok(bytes)
 }
 
-fn push_hex(text: &mut String, bytes: &[u8]) {
+/// Writes bytes as lowercase hex digits.
+pub(crate) fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
         text.push(char::from(DIGITS[usize::from(byte >> 4)]));

@@ -186,14 +186,14 @@ impl Gate {
         self.waiters.len() != before
     }
 
-    /// The turn of `ticket` pauses: its owner may take it up until `deadline`, and longer while
+    /// The turn of `ticket` paused when it `began` to wait: its owner may take it up until `deadline`, and longer while
     /// nobody waits. Says whether `ticket` held the gate.
-    pub fn handle_park(&mut self, ticket: Ticket, deadline: u64, now: u64) -> bool {
+    pub fn handle_park(&mut self, ticket: Ticket, began: u64, deadline: u64, now: u64) -> bool {
         let State::Held { ticket: holder, who } = &self.state else { return false };
         if *holder != ticket {
             return false;
         }
-        self.state = State::Parked(Parking { owner: who.clone(), began: now, deadline });
+        self.state = State::Parked(Parking { owner: who.clone(), began, deadline });
         self.handle_timeout(now);
         true
     }
@@ -301,6 +301,13 @@ impl Gate {
     /// The calls that wait, first to go first.
     pub fn waiters(&self) -> impl Iterator<Item = (Ticket, &KeyId)> {
         self.waiters.iter().map(|w| (w.ticket, &w.who))
+    }
+
+    /// Where a waiting call stands.
+    #[must_use]
+    pub fn place(&self, ticket: Ticket) -> Option<Queued> {
+        let position = self.waiters.iter().position(|waiter| waiter.ticket == ticket)?;
+        Some(Queued { position: position as u64 + 1, waiting: self.waiters.len() as u64 })
     }
 
     /// Where those calls stand whose place is new since this was last asked: those that have come to wait, and those

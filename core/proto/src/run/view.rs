@@ -87,6 +87,12 @@ pub fn pausing_result(features: Features, result: Json, expires_in_ms: u64) -> J
     result.with_member("pause", &Json::object([("expires_in_ms", &left)]))
 }
 
+/// The result of a message that was answered before and came again.
+#[must_use]
+pub fn replayed_result(result: &Json) -> Json {
+    result.with_member("replayed", &boolean(true))
+}
+
 fn is_plain(block: &Block) -> bool {
     !matches!(block.kind(), BlockKind::Unknown { .. })
 }

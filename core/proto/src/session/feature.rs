@@ -98,6 +98,7 @@ impl Features {
         heartbeat: true,
         queue: true,
         hold: true,
+        message_id: true,
         lean_result: true,
         keep_open: true,
         ..Self::NONE

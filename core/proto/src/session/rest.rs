@@ -117,6 +117,9 @@ pub struct Limits {
     /// How long a pause may be held after it began, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hold_ms: Option<u64>,
+    /// How many ids of messages a session remembers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_ids: Option<u32>,
 }
 
 impl Limits {
@@ -131,6 +134,7 @@ impl Limits {
             max_page: Some(200),
             heartbeat_ms: None,
             max_hold_ms: None,
+            message_ids: None,
         }
     }
 }

@@ -36,6 +36,10 @@ pub mod code {
     pub const TURN_IN_PROGRESS: i64 = -32020;
     /// The turn was cancelled by `session.cancel` (feature `cancel`).
     pub const TURN_CANCELLED: i64 = -32021;
+    /// The turn of the message broke off before its end (feature `message-id`).
+    pub const TURN_INTERRUPTED: i64 = -32022;
+    /// The id belongs to another message (feature `message-id`).
+    pub const MESSAGE_ID_USED: i64 = -32023;
     /// Every provider failed; the turn is over, the session stays open (feature `keep-open`).
     pub const PROVIDERS_FAILED: i64 = -32024;
     /// Too many model rounds; the turn is over, the session stays open (feature `keep-open`).
@@ -107,7 +111,7 @@ impl RpcFailure {
         };
         // What failed inside the service may go well the next time; a replay has no effect to repeat.
         let retry = match self.code {
-            code::INTERNAL => Retry::Unknown,
+            code::INTERNAL | code::TURN_INTERRUPTED => Retry::Unknown,
             // The message is in the history: sent again, it stands there twice.
             code::PROVIDERS_FAILED => Retry::Unknown,
             code::APPLICATION if self.message == REPLAY_FAILED => Retry::Safe,

@@ -1,7 +1,8 @@
 //! Answers `/rpc`: one method each (session service §5).
 
+use super::listeners::{Asker, Listening};
 use super::record::{Context, Write};
-use super::send::{self, Call, Feed};
+use super::send::{self, Call};
 use super::session::Session;
 use super::{Engine, Replay, cancel, detached, hold};
 use crate::store::{self, StoreError};
@@ -9,6 +10,7 @@ use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
 use broca_proto::run::methods::{self, Caller, SessionState};
 use broca_proto::run::open;
+use broca_proto::session::content::Message;
 use broca_proto::session::event::EventType;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
@@ -16,7 +18,6 @@ use broca_proto::session::method::{self, Method, Params};
 use broca_proto::session::rpc::{Request, RpcFailure, response_line};
 use bytes::Bytes;
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot};
 
 /// How a request is answered.
 pub(crate) enum Reply {
@@ -24,13 +25,8 @@ pub(crate) enum Reply {
     Line(Bytes),
     /// Not at all: the request was a notification.
     Nothing,
-    /// With the stream of a call; the sender goes when the stream goes.
-    Call {
-        /// What the stream shows once the gate opens.
-        feed: mpsc::UnboundedReceiver<Feed>,
-        /// Dropped with the stream.
-        presence: oneshot::Sender<()>,
-    },
+    /// With the stream of a call.
+    Call(Listening),
     /// With the stream of a subscription.
     Watch(Replay),
 }
@@ -45,15 +41,22 @@ impl Engine {
         request: Request,
     ) -> Reply {
         let session = self.session(id);
+        if let Some(named) = named_message(&request, features) {
+            let asker = Asker { features, id: request.id.clone() };
+            let fallen = asker.line(Err(&methods::internal_error()));
+            let work = Arc::clone(self).send_named(session, who, asker, request, named);
+            return detached(work).await.unwrap_or(Reply::Line(fallen));
+        }
         let answer = match self.admitted(&session, &who, features, &request).await {
             Err(failure) => Err(failure),
             Ok((Method::SendMessage, _)) if self.is_stopping() => Err(send::stopping()),
-            Ok((Method::SendMessage, _)) => match methods::send_message(&request.params) {
+            Ok((Method::SendMessage, _)) => match sent_message(&request, features) {
                 Err(failure) => Err(failure),
-                Ok(message) => {
-                    let call = Call { who, features, id: request.id };
-                    let (feed, presence) = send::begin(self, session, call, message);
-                    return Reply::Call { feed, presence };
+                Ok((_, message)) => {
+                    let asker = Asker { features, id: request.id };
+                    let (call, listening) = Call::new(who, asker, None);
+                    send::begin(self, session, call, message);
+                    return Reply::Call(listening);
                 }
             },
             Ok((Method::Subscribe, _)) => match method::Subscribe::read(&request.params) {
@@ -75,7 +78,7 @@ impl Engine {
         }
     }
 
-    async fn admitted(
+    pub(super) async fn admitted(
         &self,
         session: &Session,
         who: &KeyId,
@@ -165,6 +168,24 @@ impl Engine {
             }
         }
     }
+}
+
+/// The message of a `session.sendMessage`, and the id that its sender gave it.
+fn sent_message(
+    request: &Request,
+    features: Features,
+) -> Result<(Option<String>, Message), RpcFailure> {
+    let message = methods::send_message(&request.params)?;
+    Ok((methods::message_id(&request.params, features)?, message))
+}
+
+/// A message that has an id. Such a one may have been answered before, whatever has become of the session since.
+fn named_message(request: &Request, features: Features) -> Option<(String, Message)> {
+    if Method::parse(&request.method) != Method::SendMessage || !features.message_id {
+        return None;
+    }
+    let (id, message) = sent_message(request, features).ok()?;
+    id.map(|id| (id, message))
 }
 
 /// What registering logs: the driver, and what the profile's images are good for.

@@ -2,9 +2,10 @@
 
 use super::Engine;
 use super::record::{Context, Write};
+use super::send::{Call, Grant};
 use super::session::{Ending, Found, Session};
 use super::turn::read_pause;
-use crate::store::StoreError;
+use crate::store::{MessageAnswer, MessageNote, MessageOutcome, StoreError};
 use broca_proto::Json;
 use broca_proto::run::gate::{Parking, Ticket};
 use broca_proto::run::{methods, turn};
@@ -26,7 +27,13 @@ pub(super) async fn cancel(
     let was = loop {
         match session.find_cancelled(who, cancel.request_id.as_ref(), was_running) {
             Found::Idle => break CancelledState::Idle,
-            Found::Queued => break CancelledState::Queued,
+            Found::Queued(call, grant) => {
+                let noted = note_cancelled(engine, session, &call).await;
+                // Its streams may have gone away at this very moment.
+                let _ = grant.send(Grant::Cancelled);
+                noted?;
+                break CancelledState::Queued;
+            }
             Found::Running(over, cancelled) => {
                 over.closed().await;
                 if cancelled.load(Ordering::SeqCst) {
@@ -45,6 +52,19 @@ pub(super) async fn cancel(
     Json::encode(&result).map_err(|_| methods::internal_error())
 }
 
+/// Remembers that a message was cancelled before its turn, so that it does nothing when it comes again.
+async fn note_cancelled(engine: &Engine, session: &Session, call: &Call) -> Result<(), RpcFailure> {
+    let Some(message) = call.message.clone() else { return Ok(()) };
+    let RpcFailure { code, message: sentence } = turn::turn_cancelled();
+    let answer = MessageAnswer::Failed { code, message: sentence };
+    let outcome = Some(MessageOutcome { spans: Vec::new(), answer });
+    let noted = engine.store().note_message(session.id.as_str(), MessageNote { message, outcome });
+    noted.await.map_err(|error| {
+        tracing::error!(session = %session.id, code = error.code(), %error, "a cancel failed");
+        methods::internal_error()
+    })
+}
+
 async fn settle_paused(
     engine: &Engine,
     session: &Arc<Session>,
@@ -57,7 +77,7 @@ async fn settle_paused(
         Ok(()) => Ending::Released,
         Err(_) => Ending::GivenBack(parking),
     };
-    session.end_call(ticket, ending, None);
+    session.end_call(ticket, ending, None, || ());
     settled
 }
 

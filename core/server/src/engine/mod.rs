@@ -1,14 +1,16 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
-//! waits at the gate, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! waits at the gate, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
 mod cancel;
 mod deltas;
 mod hold;
+mod listeners;
 mod lobby;
+mod named;
 mod record;
 mod replay;
 mod send;
@@ -25,8 +27,8 @@ use broca_proto::run::gate::Parking;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
 use broca_proto::session::problem::Problem;
 pub(crate) use call::Reply;
+pub(crate) use listeners::{Feed, Listening};
 pub(crate) use replay::{Replay, ReplayStep};
-pub(crate) use send::Feed;
 use session::Session;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,8 +5,8 @@ use super::{Engine, now};
 use crate::hub::{Publication, ReaderId};
 use crate::keys::{IdKind, KeyHash};
 use crate::store::{
-    Closing, Elided, Epoch, Join, NewEvent, Pause, Registration, Seq, SessionState, StoreError,
-    Stored, ToolLists,
+    Closing, Elided, Epoch, Join, MessageNote, NewEvent, Pause, Registration, Seq, SessionState,
+    StoreError, Stored, ToolLists,
 };
 use broca_proto::Json;
 use broca_proto::run::log::{Audience, LogEvent};
@@ -51,6 +51,7 @@ pub(super) struct Recorded {
 /// An event on disk, as readers see it.
 #[derive(Debug)]
 pub(super) struct Shown {
+    pub(super) seq: Seq,
     pub(super) event: Event,
     pub(super) audience: Audience,
 }
@@ -62,6 +63,8 @@ pub(super) struct Context<'a> {
     pub(super) caller: Option<ReaderId>,
     /// The id for the assistant's message, under which its deltas were shown.
     pub(super) message_id: Option<&'a str>,
+    /// What is to be remembered of the sender's message; for a gate that is taken or given back, and for a close.
+    pub(super) note: Option<MessageNote>,
 }
 
 impl Session {
@@ -80,7 +83,7 @@ impl Session {
             shown_as.push((event.audience, event.whole_payload()));
             new.push(new_event(event, context.message_id)?);
         }
-        let (stored, mut recorded) = self.write(engine, write, new).await?;
+        let (stored, mut recorded) = self.write(engine, write, new, context.note).await?;
         let mut publications = Vec::with_capacity(stored.len());
         for (stored, (audience, payload)) in stored.into_iter().zip(shown_as) {
             let event = wire_event(self.id.as_str(), &stored, &payload)?;
@@ -91,7 +94,7 @@ impl Session {
                 needs: view::needed_for_event(type_name),
                 withheld_from: context.caller.filter(|_| audience != Audience::Everyone),
             });
-            recorded.events.push(Shown { event, audience });
+            recorded.events.push(Shown { seq: stored.seq, event, audience });
         }
         self.hub.publish(publications);
         Ok(recorded)
@@ -102,6 +105,7 @@ impl Session {
         engine: &Engine,
         write: Write,
         new: Vec<NewEvent>,
+        note: Option<MessageNote>,
     ) -> Result<(Vec<Stored>, Recorded), StoreError> {
         let (store, id, now) = (engine.store(), self.id.as_str(), now());
         let mut recorded = Recorded::default();
@@ -111,16 +115,16 @@ impl Session {
         };
         let stored = match write {
             Write::Append(lease) => store.append(id, lease, new, now).await?,
-            Write::Claim { owner } => leased(store.claim_gate(id, &owner, new, now).await?),
+            Write::Claim { owner } => leased(store.claim_gate(id, &owner, new, note, now).await?),
             Write::Resume { owner, parked } => {
-                leased(store.resume(id, &owner, parked, new, now).await?)
+                leased(store.resume(id, &owner, parked, new, note, now).await?)
             }
             Write::TakeOver { owner, parked } => {
-                leased(store.take_over(id, &owner, parked, new, now).await?)
+                leased(store.take_over(id, &owner, parked, new, note, now).await?)
             }
-            Write::Park { lease, pause } => store.park(id, lease, pause, new, now).await?,
-            Write::Release(lease) => store.release_gate(id, lease, new, now).await?,
-            Write::Close { lease, to } => match store.close(id, lease, to, new, now).await? {
+            Write::Park { lease, pause } => store.park(id, lease, pause, new, note, now).await?,
+            Write::Release(lease) => store.release_gate(id, lease, new, note, now).await?,
+            Write::Close { lease, to } => match store.close(id, lease, to, new, note, now).await? {
                 Closing::Now(stored) => stored,
                 Closing::Already(state) => {
                     recorded.already = Some(state);

@@ -1,13 +1,16 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
-use super::send::{Feed, Feeding, Grant};
+use super::listeners::{Asker, Listening};
+use super::send::{Call, Grant};
 use super::{millis, now_ms};
 use crate::config::Config;
-use crate::hub::{Hub, ReaderId};
+use crate::hub::Hub;
+use crate::store::NamedMessage;
 use broca_proto::Json;
 use broca_proto::run::gate::{Gate, GateOutput, Parking, Ticket};
 use broca_proto::run::methods::SessionState;
 use broca_proto::session::ids::{KeyId, SessionId};
+use broca_proto::session::notice::Queued;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +38,9 @@ pub(crate) enum Ending {
     Released,
     /// The turn waits for its owner's results.
     Parked {
-        /// Until when, as the gate counts.
+        /// Since when, as the gate counts.
+        began: u64,
+        /// Until when.
         deadline: u64,
     },
     /// The paused turn could not be taken up or over; it waits on.
@@ -59,31 +64,59 @@ struct Control {
     gate: Gate,
     waiting: HashMap<Ticket, Waiting>,
     running: Option<Running>,
+    /// The calls that go on whose message has an id, by sender and id.
+    named: HashMap<(KeyId, String), Arc<Call>>,
     ended: Option<SessionState>,
     /// The earliest time for which a timer runs.
     timer: Option<u64>,
 }
 
+impl Control {
+    /// Where a call stands, if it waits.
+    fn place(&self, call: &Arc<Call>) -> Option<Queued> {
+        let mut waiting = self.waiting.iter();
+        let (ticket, _) = waiting.find(|(_, waiting)| Arc::ptr_eq(&waiting.call, call))?;
+        self.gate.place(*ticket)
+    }
+}
+
 #[derive(Debug)]
 struct Waiting {
-    request: Option<Json>,
+    call: Arc<Call>,
     grant: oneshot::Sender<Grant>,
-    /// Where it is told its place, if it asked for that.
-    places: Option<Feeding>,
 }
 
 #[derive(Debug)]
 struct Running {
-    owner: KeyId,
-    request: Option<Json>,
+    call: Arc<Call>,
     stop: watch::Sender<Stop>,
     cancelled: Arc<AtomicBool>,
 }
 
+/// What became of a call whose message has an id, when it came.
+pub(super) enum Enlisted {
+    /// It is new, and its sender listens.
+    New(Arc<Call>, Listening),
+    /// It goes on already; its sender listens from now on.
+    Joined(Listening),
+    /// Another message with this id goes on.
+    Other,
+}
+
+/// What became of a queued call that nobody listened to.
+pub(super) enum Left {
+    /// It is out of the queue.
+    Now,
+    /// Somebody listens to it again.
+    NotAlone,
+    /// It is granted, or was cancelled or refused, and is about to be told.
+    TooLate,
+}
+
 /// What a cancel found.
 pub(super) enum Found {
-    /// The call waited and is refused now.
-    Queued,
+    /// The call waited and is out of the queue now; it is still to be told.
+    Queued(Arc<Call>, oneshot::Sender<Grant>),
     /// A turn at work: it has been told. The sender is closed when the turn is over; the flag says whether it was
     /// cancelled.
     Running(watch::Sender<Stop>, Arc<AtomicBool>),
@@ -104,8 +137,8 @@ impl Session {
     }
 
     fn with_gate(id: SessionId, config: &Config, gate: Gate) -> Arc<Self> {
-        let control =
-            Control { gate, waiting: HashMap::new(), running: None, ended: None, timer: None };
+        let (waiting, named) = (HashMap::new(), HashMap::new());
+        let control = Control { gate, waiting, running: None, named, ended: None, timer: None };
         Arc::new(Self {
             id,
             hub: Hub::new(config.hub.clone()),
@@ -124,61 +157,96 @@ impl Session {
     }
 
     /// A call arrives at the gate. Its grant comes through the channel, perhaps at once.
-    pub(super) fn arrive(
-        self: &Arc<Self>,
-        who: KeyId,
-        request: Option<Json>,
-        places: Option<Feeding>,
-    ) -> (Ticket, oneshot::Receiver<Grant>) {
+    pub(super) fn arrive(self: &Arc<Self>, call: &Arc<Call>) -> (Ticket, oneshot::Receiver<Grant>) {
         let (grant, granted) = oneshot::channel();
         let mut control = self.lock();
-        let ticket = control.gate.handle_arrival(who, now_ms());
-        control.waiting.insert(ticket, Waiting { request, grant, places });
+        let ticket = control.gate.handle_arrival(call.who.clone(), now_ms());
+        control.waiting.insert(ticket, Waiting { call: Arc::clone(call), grant });
         self.settle(&mut control);
         (ticket, granted)
     }
 
-    /// A queued call goes away; says whether it was still waiting.
-    pub(super) fn leave(self: &Arc<Self>, ticket: Ticket) -> bool {
+    /// A queued call that nobody listens to goes away.
+    pub(super) fn leave(self: &Arc<Self>, ticket: Ticket, call: &Arc<Call>) -> Left {
         let mut control = self.lock();
-        let left = control.gate.handle_leave(ticket);
-        if left {
-            control.waiting.remove(&ticket);
-            tell_places(&mut control);
+        if !call.listeners.are_gone() {
+            return Left::NotAlone;
         }
-        left
+        if !control.gate.handle_leave(ticket) {
+            return Left::TooLate;
+        }
+        control.waiting.remove(&ticket);
+        forget(&mut control, call);
+        tell_places(&mut control);
+        Left::Now
     }
 
-    /// A call that held the gate is over. Its stream ends with `line` before anybody else's turn begins.
+    /// A call whose message has an id comes: it begins, unless it goes on already.
+    pub(super) fn enlist(&self, who: &KeyId, asker: Asker, message: NamedMessage) -> Enlisted {
+        let mut control = self.lock();
+        let name = (who.clone(), message.id.clone());
+        if let Some(call) = control.named.get(&name) {
+            if call.message.as_ref().is_none_or(|known| known.digest != message.digest) {
+                return Enlisted::Other;
+            }
+            let place = control.place(call);
+            if let Some(listening) = call.listeners.add(&self.hub, asker.clone(), place) {
+                return Enlisted::Joined(listening);
+            }
+        }
+        let (call, listening) = Call::new(who.clone(), asker, Some(message));
+        control.named.insert(name, Arc::clone(&call));
+        Enlisted::New(call, listening)
+    }
+
+    /// A call ends without a turn.
+    pub(super) fn end_unbegun(&self, call: &Arc<Call>, line: impl Fn(&Asker) -> Bytes) {
+        let prepared = call.listeners.prepare(&line);
+        let mut control = self.lock();
+        forget(&mut control, call);
+        call.listeners.finish(&self.hub, prepared, line);
+    }
+
+    /// Gives up a call that was granted after its last stream had gone; says whether it did. Who sends the message again
+    /// finds nothing begun.
+    pub(super) fn give_up_if_gone(&self, call: &Arc<Call>) -> bool {
+        let mut control = self.lock();
+        let gone = call.listeners.are_gone();
+        if gone {
+            forget(&mut control, call);
+        }
+        gone
+    }
+
+    /// A call that held the gate is over. `tell` ends its streams before anybody else's turn begins.
     pub(super) fn end_call(
         self: &Arc<Self>,
         ticket: Ticket,
         ending: Ending,
-        stream: Option<(ReaderId, Bytes)>,
+        call: Option<&Arc<Call>>,
+        tell: impl FnOnce(),
     ) {
         let mut control = self.lock();
+        if let Some(call) = call {
+            forget(&mut control, call);
+        }
+        // A waiter may go at once, so the streams end first.
+        tell();
         if control.gate.holder().is_some_and(|(holder, _)| holder == ticket) {
             control.running = None;
         }
         match ending {
-            Ending::Parked { deadline } => {
-                // A waiter may take over at once, so the stream ends first.
-                finish(&self.hub, stream);
-                control.gate.handle_park(ticket, deadline, now_ms());
+            Ending::Parked { began, deadline } => {
+                control.gate.handle_park(ticket, began, deadline, now_ms());
             }
             Ending::Released => {
-                finish(&self.hub, stream);
                 control.gate.handle_release(ticket);
             }
             Ending::GivenBack(parking) => {
-                finish(&self.hub, stream);
                 control.gate.handle_give_back(ticket, parking);
                 control.gate.handle_timeout(now_ms());
             }
-            Ending::Over(state) => {
-                finish(&self.hub, stream);
-                self.end_session(&mut control, state);
-            }
+            Ending::Over(state) => self.end_session(&mut control, state),
         }
         self.settle(&mut control);
     }
@@ -207,10 +275,10 @@ impl Session {
         was_running: bool,
     ) -> Found {
         let mut control = self.lock();
-        let means = |given: Option<&Json>| request.is_none() || given == request;
+        let means = |call: &Call| request.is_none_or(|request| call.listeners.means(request));
         if let Some(running) = &control.running
-            && running.owner == *who
-            && means(running.request.as_ref())
+            && running.call.who == *who
+            && means(&running.call)
         {
             running.stop.send_if_modified(|stop| {
                 let idle = *stop == Stop::No;
@@ -223,10 +291,9 @@ impl Session {
         }
         // A queued call is meant by its id, or when nothing else of this client goes on.
         let queued = control.gate.waiters().filter(|(_, waiter)| *waiter == who);
-        let queued = queued.map(|(ticket, _)| ticket).find(|ticket| {
-            let given = control.waiting.get(ticket).and_then(|w| w.request.as_ref());
-            means(given)
-        });
+        let queued = queued
+            .map(|(ticket, _)| ticket)
+            .find(|ticket| control.waiting.get(ticket).is_some_and(|w| means(&w.call)));
         if (request.is_none() || was_running)
             && let Some((ticket, parking)) = control.gate.claim_parked(who)
         {
@@ -234,13 +301,10 @@ impl Session {
         }
         if let Some(ticket) = queued
             && control.gate.handle_leave(ticket)
+            && let Some(Waiting { call, grant }) = control.waiting.remove(&ticket)
         {
-            if let Some(waiting) = control.waiting.remove(&ticket) {
-                // Its stream may have gone away at this very moment.
-                let _ = waiting.grant.send(Grant::Cancelled);
-            }
             tell_places(&mut control);
-            return Found::Queued;
+            return Found::Queued(call, grant);
         }
         Found::Idle
     }
@@ -283,7 +347,7 @@ impl Session {
     fn settle(self: &Arc<Self>, control: &mut Control) {
         while let Some(output) = control.gate.poll_output() {
             match output {
-                GateOutput::Granted { ticket, who, entry } => {
+                GateOutput::Granted { ticket, entry, .. } => {
                     let Some(waiting) = control.waiting.remove(&ticket) else {
                         control.gate.handle_release(ticket);
                         continue;
@@ -295,8 +359,8 @@ impl Session {
                         control.gate.handle_release(ticket);
                         continue;
                     }
-                    let request = waiting.request;
-                    control.running = Some(Running { owner: who, request, stop, cancelled });
+                    let call = waiting.call;
+                    control.running = Some(Running { call, stop, cancelled });
                 }
                 GateOutput::Refused { ticket, why } => {
                     if let Some(waiting) = control.waiting.remove(&ticket) {
@@ -341,14 +405,17 @@ pub(super) fn mark_cancelled(flag: &AtomicBool) {
 /// Tells the calls that wait where they stand, where that is new.
 fn tell_places(control: &mut Control) {
     for (ticket, place) in control.gate.take_places() {
-        let places = control.waiting.get(&ticket).and_then(|waiting| waiting.places.as_ref());
-        // The stream may just have gone.
-        let _ = places.map(|places| places.send(Feed::Place(place)));
+        if let Some(waiting) = control.waiting.get(&ticket) {
+            waiting.call.listeners.tell_place(place);
+        }
     }
 }
 
-fn finish(hub: &Hub, stream: Option<(ReaderId, Bytes)>) {
-    if let Some((reader, line)) = stream {
-        hub.finish(reader, line);
+/// The call goes on no longer: its message is looked up in the store from now on.
+fn forget(control: &mut Control, call: &Arc<Call>) {
+    let Some(message) = &call.message else { return };
+    let name = (call.who.clone(), message.id.clone());
+    if control.named.get(&name).is_some_and(|known| Arc::ptr_eq(known, call)) {
+        control.named.remove(&name);
     }
 }

@@ -2,27 +2,30 @@
 //!
 //! Everything that is shown is on disk first. A turn that cannot be stored ends.
 
+mod note;
 mod prepare;
 mod work;
 
-use super::record::{Context, Recorded, Write};
-use super::send::{Call, Feed, Feeding, Held, stopping};
+use super::record::{Context, Recorded, Shown, Write};
+use super::send::{Call, Held, stopping};
 use super::session::{Ending, Session, Stop};
 use super::{Engine, millis, now_ms, parking};
-use crate::hub::{ReaderId, ReaderKind};
+use crate::hub::ReaderId;
 use crate::models;
-use crate::store::{self, Epoch, StoreError, WallTime};
+use crate::store::{self, Epoch, MessageNote, StoreError, WallTime};
 use broca_proto::Json;
 use broca_proto::run::gate::{Entry, Parking, Refusal};
-use broca_proto::run::log::LogEvent;
+use broca_proto::run::log::{Audience, LogEvent};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
 use broca_proto::run::turn::{Effect, Turn, TurnStart};
 use broca_proto::run::view;
 use broca_proto::session::content::Message;
+use broca_proto::session::feature::Features;
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rpc::RpcFailure;
-pub(super) use prepare::read_pause;
+use bytes::Bytes;
+pub(super) use prepare::{read_json, read_pause};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::watch;
@@ -49,11 +52,21 @@ impl From<StoreError> for Broken {
     }
 }
 
+/// How a turn is answered; each stream is told in its own way.
+struct Answered {
+    message: Message,
+    usage: Option<TokenUsage>,
+    /// How long the turn waits for its results, if it paused.
+    pause: Option<u64>,
+}
+
+type Outcome = Result<Answered, RpcFailure>;
+
 /// A call that holds the gate, while its turn runs.
 pub(super) struct Drive {
     engine: Arc<Engine>,
     session: Arc<Session>,
-    call: Call,
+    call: Arc<Call>,
     held: Held,
     stopped: watch::Receiver<Stop>,
     cancelled: Arc<AtomicBool>,
@@ -61,8 +74,8 @@ pub(super) struct Drive {
     reader: Option<ReaderId>,
     /// The profile's models, primary first.
     chain: Vec<Arc<dyn models::Model>>,
-    /// `result.events`.
-    shown: Vec<Json>,
+    /// What has been logged; `result.events` shows of it what each stream asked for.
+    shown: Vec<Shown>,
     /// The id that the assistant's next message will have.
     message_id: Arc<str>,
 }
@@ -71,7 +84,7 @@ impl Drive {
     pub(super) fn new(
         engine: Arc<Engine>,
         session: Arc<Session>,
-        call: Call,
+        call: Arc<Call>,
         held: Held,
         stopped: watch::Receiver<Stop>,
         cancelled: Arc<AtomicBool>,
@@ -91,34 +104,31 @@ impl Drive {
         }
     }
 
-    pub(super) async fn run(mut self, entry: Entry, message: Message, feed: Feeding) {
+    /// `was_alone`: for a time nobody listened to the call while it waited.
+    pub(super) async fn run(mut self, entry: Entry, message: Message, was_alone: bool) {
+        let can_come_again = self.call.message.is_some() && entry != Entry::Resumed;
+        if was_alone && can_come_again && self.session.give_up_if_gone(&self.call) {
+            let ending = self.give_back(&entry).await;
+            self.held.end(ending, |_| Bytes::new());
+            return;
+        }
         let prepared = self.prepare(entry.clone(), message).await;
         let start = match prepared {
             Ok(Ok(start)) => start,
-            Ok(Err((failure, ending))) => {
-                self.held.end(ending, None);
-                let _ = feed.send(Feed::Answer(self.call.line(Err(&failure))));
-                return;
-            }
+            Ok(Err((failure, ending))) => return self.end(ending, &Err(failure)),
             Err(error) => {
                 let ending = self.give_back(&entry).await;
-                self.held.end(ending, None);
                 let failure = self.store_failure(&error);
-                let _ = feed.send(Feed::Answer(self.call.line(Err(&failure))));
-                return;
+                return self.end(ending, &Err(failure));
             }
         };
-        let reader = self.session.hub.attach(ReaderKind::Call, self.call.features);
-        let id = reader.id();
-        self.reader = Some(id);
-        self.held.stream = Some((id, self.call.line(Err(&methods::internal_error()))));
-        // A caller that is gone is no reason to stop.
-        let _ = feed.send(Feed::Live(reader));
+        self.reader = self.call.listeners.begin(&self.session.hub);
         let (ending, outcome) = match self.turn(start).await {
             Ok(done) => done,
             Err(Broken::Closed) => {
                 let state = self.session.ended().unwrap_or(SessionState::Closed);
                 let failure = methods::gate_refusal(Refusal::Closed, &state);
+                self.note_end(&failure).await;
                 (Ending::Released, Err(failure))
             }
             Err(Broken::Shutdown) => (Ending::Released, Err(stopping())),
@@ -131,15 +141,20 @@ impl Drive {
                 (ending, Err(failure))
             }
         };
-        let line = self.call.line(outcome.as_ref());
-        self.held.end(ending, Some((id, line)));
+        self.end(ending, &outcome);
+    }
+
+    /// Gives the gate back and answers.
+    fn end(&mut self, ending: Ending, outcome: &Outcome) {
+        let shown = &self.shown;
+        self.held.end(ending, |asker| match outcome {
+            Ok(answered) => asker.line(Ok(&answered.result(asker.features, shown))),
+            Err(failure) => asker.line(Err(failure)),
+        });
     }
 
     /// Runs the machine to its pause or end.
-    async fn turn(
-        &mut self,
-        start: TurnStart,
-    ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
+    async fn turn(&mut self, start: TurnStart) -> Result<(Ending, Outcome), Broken> {
         let entry = start.entry.clone();
         let mut turn = match Turn::start(start) {
             Ok(turn) => turn,
@@ -147,7 +162,8 @@ impl Drive {
                 let mut events = self.abandonment();
                 events.extend(rejected.events);
                 let to = store::SessionState::Error;
-                self.record(Write::Close { lease: None, to }, events).await?;
+                let note = self.end_note(Err(&rejected.failure), &[]);
+                self.record(Write::Close { lease: None, to }, events, note).await?;
                 return Ok((Ending::Over(SessionState::Error), Err(rejected.failure)));
             }
             Err(rejected) => return Ok((self.give_back(&entry).await, Err(rejected.failure))),
@@ -159,20 +175,22 @@ impl Drive {
                 Effect::Wait { ms } => self.wait(&mut turn, ms).await?,
                 Effect::CallTool(run) => self.call_tool(&mut turn, run).await?,
                 Effect::Pause { events, pause, message } => {
-                    return self.pause(events, pause, &message, turn.usage()).await;
+                    return self.pause(events, pause, message, turn.usage()).await;
                 }
                 Effect::Finish { events, answer, ends_session, .. } => {
                     let lease = self.take_lease().await?;
-                    let ending = if ends_session {
+                    let note = self.end_note(answer.as_ref(), &events);
+                    let (write, ending) = if ends_session {
                         let to = store::SessionState::Error;
-                        self.record(Write::Close { lease: Some(lease), to }, events).await?;
-                        Ending::Over(SessionState::Error)
+                        let over = Ending::Over(SessionState::Error);
+                        (Write::Close { lease: Some(lease), to }, over)
                     } else {
-                        self.record(Write::Release(lease), events).await?;
-                        Ending::Released
+                        (Write::Release(lease), Ending::Released)
                     };
+                    self.record(write, events, note).await?;
                     let usage = turn.usage();
-                    return Ok((ending, answer.map(|message| self.result(&message, usage))));
+                    let answered = |message| Answered { message, usage, pause: None };
+                    return Ok((ending, answer.map(answered)));
                 }
             }
         }
@@ -184,9 +202,9 @@ impl Drive {
         &mut self,
         events: Vec<LogEvent>,
         pause: Pause,
-        message: &Message,
+        message: Message,
         usage: Option<TokenUsage>,
-    ) -> Result<(Ending, Result<Json, RpcFailure>), Broken> {
+    ) -> Result<(Ending, Outcome), Broken> {
         let lease = self.take_lease().await?;
         let (began, timeout) = (now_ms(), millis(self.engine.config().turn_timeout));
         let deadline = began.saturating_add(timeout);
@@ -200,15 +218,16 @@ impl Drive {
             stashed: Json::array(&stash).as_str().to_owned(),
             progress: "{}".to_owned(),
         };
-        self.record(Write::Park { lease, pause }, events).await?;
-        let result = view::pausing_result(self.call.features, self.result(message, usage), timeout);
-        Ok((Ending::Parked { deadline }, Ok(result)))
+        let note = self.end_note(Ok(&message), &events);
+        self.record(Write::Park { lease, pause }, events, note).await?;
+        let answered = Answered { message, usage, pause: Some(timeout) };
+        Ok((Ending::Parked { began, deadline }, Ok(answered)))
     }
 
     /// Logs events, the first ones together with taking the gate.
     async fn log(&mut self, events: Vec<LogEvent>) -> Result<(), Broken> {
         let Lease::Has(lease) = self.lease else { return self.claim(events).await };
-        self.record(Write::Append(Some(lease)), events).await?;
+        self.record(Write::Append(Some(lease)), events, None).await?;
         Ok(())
     }
 
@@ -233,7 +252,9 @@ impl Drive {
             }
             _ => Write::Claim { owner },
         };
-        let epoch = self.record(write, all).await?.epoch;
+        let begins = |message| MessageNote { message, outcome: None };
+        let note = self.call.message.clone().map(begins);
+        let epoch = self.record(write, all, note).await?.epoch;
         self.lease = epoch.map_or(Lease::None, Lease::Has);
         Ok(())
     }
@@ -248,13 +269,19 @@ impl Drive {
         }
     }
 
-    async fn record(&mut self, write: Write, events: Vec<LogEvent>) -> Result<Recorded, Broken> {
+    async fn record(
+        &mut self,
+        write: Write,
+        events: Vec<LogEvent>,
+        note: Option<MessageNote>,
+    ) -> Result<Recorded, Broken> {
         let context = Context {
+            note,
             caller: self.reader,
             message_id: Some(&self.message_id).filter(|id| !id.is_empty()).map(|id| &**id),
         };
         let recorded = self.session.record(&self.engine, write, events, context).await;
-        let recorded = match recorded {
+        let mut recorded = match recorded {
             Ok(recorded) => recorded,
             // Somebody closed the session under the turn.
             Err(StoreError::NotOpen { .. } | StoreError::LeaseLost)
@@ -268,17 +295,9 @@ impl Drive {
         if recorded.already.is_some() {
             return Err(Broken::Closed);
         }
-        let features = self.call.features;
-        for shown in &recorded.events {
-            if view::in_result(features, shown.event.type_name(), shown.audience) {
-                self.shown.push(shown.event.json());
-            }
-        }
+        let of_the_call = |shown: &Shown| shown.audience != Audience::Watchers;
+        self.shown.extend(recorded.events.drain(..).filter(of_the_call));
         Ok(recorded)
-    }
-
-    fn result(&self, message: &Message, usage: Option<TokenUsage>) -> Json {
-        view::send_message_result(self.call.features, message, &self.shown, usage)
     }
 
     /// How the gate is given back when the turn could not begin.
@@ -306,5 +325,21 @@ impl Drive {
             "a turn could not be stored and ends"
         );
         methods::internal_error()
+    }
+}
+
+impl Answered {
+    /// The result for a request with these features, `shown` being the events of the call.
+    fn result(&self, features: Features, shown: &[Shown]) -> Json {
+        let events: Vec<Json> = shown
+            .iter()
+            .filter(|shown| view::in_result(features, shown.event.type_name(), shown.audience))
+            .map(|shown| shown.event.json())
+            .collect();
+        let result = view::send_message_result(features, &self.message, &events, self.usage);
+        match self.pause {
+            Some(left) => view::pausing_result(features, result, left),
+            None => result,
+        }
     }
 }

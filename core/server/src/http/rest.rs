@@ -33,6 +33,7 @@ pub(crate) async fn meta(State(engine): State<Arc<Engine>>) -> Response {
     limits.ring_events = Some(config.hub.ring_events as u64);
     limits.max_page = Some(config.page_max);
     let heartbeat = u64::try_from(config.heartbeat_notice.as_millis()).ok();
+    limits.message_ids = Some(config.message_ids);
     limits.max_hold_ms = u64::try_from(config.max_hold.as_millis()).ok();
     limits.heartbeat_ms = heartbeat.filter(|every| *every > 0);
     let meta = Meta {

@@ -48,7 +48,7 @@ async fn answer(
     let reply = engine.call(&session, who, features, request).await;
     Ok(ndjson(match reply {
         Reply::Line(line) => line.into(),
-        Reply::Call { feed, presence } => Body::new(StreamBody::call(feed, presence, alive)),
+        Reply::Call(listening) => Body::new(StreamBody::call(listening, alive)),
         Reply::Watch(replay) => Body::new(StreamBody::subscription(replay, alive)),
         Reply::Nothing => Bytes::new().into(),
     }))

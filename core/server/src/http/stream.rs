@@ -1,7 +1,7 @@
 //! The bodies of streamed `/rpc` answers: one frame for each batch of lines that is ready.
 
 use crate::config::Config;
-use crate::engine::{Feed, Replay, ReplayStep};
+use crate::engine::{Feed, Listening, Replay, ReplayStep};
 use crate::hub::{Reader, Then};
 use axum::body::HttpBody;
 use broca_proto::session::feature::Features;
@@ -12,20 +12,17 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, Sleep};
 
 /// The stream of a `session.sendMessage` or a `session.subscribe`.
 pub(crate) struct StreamBody {
     source: Source,
     heartbeat: Option<Heartbeat>,
-    /// Dropped with the stream, which tells a queued call that nobody waits for it any more.
-    _presence: Option<oneshot::Sender<()>>,
 }
 
 enum Source {
     /// Waits at the gate: not a byte, unless it asked for its places.
-    Queued(mpsc::UnboundedReceiver<Feed>),
+    Queued(Listening),
     /// Shows what was logged before.
     Replaying(Pin<Box<dyn Future<Output = ReplayStep> + Send>>),
     Live(Reader),
@@ -34,26 +31,22 @@ enum Source {
 
 impl StreamBody {
     /// The stream of a call that waits at the gate.
-    pub(crate) fn call(
-        feed: mpsc::UnboundedReceiver<Feed>,
-        presence: oneshot::Sender<()>,
-        alive: Option<Alive>,
-    ) -> Self {
+    pub(crate) fn call(listening: Listening, alive: Option<Alive>) -> Self {
         let heartbeat = alive.map(Heartbeat::new);
-        Self { source: Source::Queued(feed), heartbeat, _presence: Some(presence) }
+        Self { source: Source::Queued(listening), heartbeat }
     }
 
     /// The stream of a subscription.
     pub(crate) fn subscription(replay: Replay, alive: Option<Alive>) -> Self {
         let heartbeat = alive.map(Heartbeat::new);
-        Self { source: Source::Replaying(Box::pin(replay.step())), heartbeat, _presence: None }
+        Self { source: Source::Replaying(Box::pin(replay.step())), heartbeat }
     }
 
     fn poll_lines(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let (lines, next) = match &mut self.source {
                 Source::Over => return Poll::Ready(None),
-                Source::Queued(feed) => match feed.poll_recv(cx) {
+                Source::Queued(listening) => match listening.poll_feed(cx) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Feed::Place(place))) => {
                         return Poll::Ready(Some(place.line()));

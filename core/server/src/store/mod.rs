@@ -12,11 +12,13 @@
 
 mod error;
 mod event;
+mod message;
 mod session;
 mod sqlite;
 
 pub use error::StoreError;
 pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
+pub use message::{KnownMessage, MessageAnswer, MessageNote, MessageOutcome, NamedMessage};
 pub use session::{
     ClientKey, Closing, Counters, Epoch, Join, Lease, NewClientKey, NewSession, Parked, Pause,
     Profile, Registration, Session, SessionState, ToolLists,
@@ -95,7 +97,7 @@ pub trait Store: Send + Sync {
     /// Ends a session and logs the events that say so, once. Gate and pause are cleared; a turn that ran
     /// can log no more. A close to `closed` clears the drivers too; a failure unregisters nobody.
     ///
-    /// With a lease only the turn that holds the gate can do it.
+    /// With a lease only the turn that holds the gate can do it. A note goes with the events.
     ///
     /// # Errors
     /// [`StoreError::Unknown`], [`StoreError::LeaseLost`]; [`StoreError::Internal`] for a close to `open`.
@@ -105,6 +107,7 @@ pub trait Store: Send + Sync {
         lease: Option<Epoch>,
         to: SessionState,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Closing>;
 
@@ -160,6 +163,23 @@ pub trait Store: Send + Sync {
     /// messages, whatever else was logged between them.
     fn messages(&self, session: &str, from: Seq, up_to: Seq) -> Answer<'_, Vec<LoggedMessage>>;
 
+    // Messages under the ids of their senders. A note that goes with a verb is written together with its events, and says
+    // what began or ended with them.
+
+    /// Remembers what became of a message without a turn of its own, or beside it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`].
+    fn note_message(&self, session: &str, note: MessageNote) -> Answer<'_, ()>;
+
+    /// What is known of a message; nothing when it never came, or was forgotten for newer ones.
+    fn known_message(
+        &self,
+        session: &str,
+        sender: &str,
+        message: &str,
+    ) -> Answer<'_, Option<KnownMessage>>;
+
     // The gate. Who may claim it next is decided in front of the store.
 
     /// Takes the gate and logs events with it. A gate that is still held changes hands: its turn can
@@ -172,6 +192,7 @@ pub trait Store: Send + Sync {
         session: &str,
         owner: &str,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease>;
 
@@ -186,6 +207,7 @@ pub trait Store: Send + Sync {
         lease: Epoch,
         pause: Pause,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Vec<Stored>>;
 
@@ -203,6 +225,7 @@ pub trait Store: Send + Sync {
         owner: &str,
         parked: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease>;
 
@@ -223,6 +246,7 @@ pub trait Store: Send + Sync {
         new_owner: &str,
         parked: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease>;
 
@@ -235,6 +259,7 @@ pub trait Store: Send + Sync {
         session: &str,
         lease: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Vec<Stored>>;
 

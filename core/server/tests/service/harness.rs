@@ -248,6 +248,14 @@ impl World {
         Self { addr, service, main, spare, profile, config, folder, serving }
     }
 
+    /// A service on a database that is there, such as that of a process that was killed.
+    pub async fn on(folder: tempfile::TempDir) -> Self {
+        let mut config = Config::default();
+        config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.db_path = folder.path().join("broca.db");
+        Self::start(config, Arc::new(folder), None).await
+    }
+
     /// The service goes down in order and comes back on the same database.
     pub async fn restart(self) -> Self {
         let Self { service, main, spare, profile, config, folder, serving, .. } = self;
@@ -348,6 +356,18 @@ impl Driver {
         let text = |name: &str| opened[name].as_str().unwrap().to_owned();
         let (session, session_key) = (text("session_id"), text("session_key"));
         Self { addr, key_id, client_key, session, session_key }
+    }
+
+    /// What another process needs to be this participant.
+    pub fn written(&self) -> Value {
+        json!({"addr": self.addr.to_string(), "key_id": self.key_id, "client_key": self.client_key,
+               "session_id": self.session, "session_key": self.session_key})
+    }
+
+    /// The participant that another process has written down.
+    pub fn read(written: &Value) -> Self {
+        let text = |name: &str| written[name].as_str().unwrap().to_owned();
+        Self::of(text("addr").parse().unwrap(), text("key_id"), text("client_key"), written)
     }
 
     /// The same participant after a restart.

@@ -33,6 +33,7 @@ async fn the_open_routes_answer_and_unknown_ones_are_empty() {
         "max_page": 200,
         "heartbeat_ms": 10_000,
         "max_hold_ms": 86_400_000,
+        "message_ids": 1024,
     });
     assert_eq!(meta["limits"], limits);
     for (method, path, status) in [

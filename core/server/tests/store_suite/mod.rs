@@ -6,8 +6,9 @@ use broca_proto::run::log::{compose_request, provider_message};
 use broca_proto::session::event::EventType;
 use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
 use broca_server::store::{
-    Closing, Elided, Epoch, Join, NewClientKey, NewEvent, NewSession, PageLimit, Pause, Profile,
-    Registration, Seq, SessionState, Store, StoreError, ToolLists, WallTime,
+    Closing, Elided, Epoch, Join, MessageAnswer, MessageNote, MessageOutcome, NamedMessage,
+    NewClientKey, NewEvent, NewSession, PageLimit, Pause, Profile, Registration, Seq, SessionState,
+    Store, StoreError, ToolLists, WallTime,
 };
 use std::sync::Arc;
 
@@ -76,6 +77,7 @@ pub(crate) async fn suite(store: Arc<dyn Store>) {
     elided_messages(store).await;
     gates(store).await;
     pauses(store).await;
+    messages_by_id(store).await;
     unknown_sessions(store).await;
     store.probe().await.unwrap();
     let counters = store.counters().await.unwrap();
@@ -191,9 +193,9 @@ async fn drivers_and_tools(store: &dyn Store) {
 async fn closing(store: &dyn Store) {
     let (id, hash) = open(store).await;
     store.register_driver(&id, "key_a", vec![], NOW).await.unwrap();
-    let lease = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap().epoch;
+    let lease = store.claim_gate(&id, "key_a", vec![], None, NOW).await.unwrap().epoch;
     let end = || vec![event("session.close", r#"{"reason":"client_close"}"#)];
-    let closing = |lease| store.close(&id, lease, SessionState::Closed, end(), NOW);
+    let closing = |lease| store.close(&id, lease, SessionState::Closed, end(), None, NOW);
     assert_eq!(closing(Some(Epoch(99))).await, Err(StoreError::LeaseLost));
     assert!(
         matches!(closing(None).await.unwrap(), Closing::Now(events) if events[0].seq == Seq(2))
@@ -204,7 +206,7 @@ async fn closing(store: &dyn Store) {
     assert_eq!(store.append(&id, Some(lease), late(), NOW).await, Err(refused.clone()));
     assert_eq!(store.register_driver(&id, "key_a", vec![], NOW).await, Err(refused.clone()));
     assert_eq!(store.replace_tools(&id, "key_a", "[]".to_owned()).await, Err(refused.clone()));
-    assert_eq!(store.claim_gate(&id, "key_a", vec![], NOW).await, Err(refused));
+    assert_eq!(store.claim_gate(&id, "key_a", vec![], None, NOW).await, Err(refused));
     assert!(store.drivers(&id).await.unwrap().is_empty());
     // Reports are still logged, and the session can still be read with its key.
     store.append(&id, None, vec![event("session.subagent.running", "{}")], NOW).await.unwrap();
@@ -292,36 +294,36 @@ async fn elided_messages(store: &dyn Store) {
 async fn gates(store: &dyn Store) {
     let (id, _) = open(store).await;
     let send = || vec![event("client.message.send", "{}")];
-    let first = store.claim_gate(&id, "key_a", send(), NOW).await.unwrap();
+    let first = store.claim_gate(&id, "key_a", send(), None, NOW).await.unwrap();
     assert_eq!(first.events[0].seq, Seq(2));
     store.append(&id, Some(first.epoch), send(), NOW).await.unwrap();
-    let second = store.claim_gate(&id, "key_b", vec![], NOW).await.unwrap();
+    let second = store.claim_gate(&id, "key_b", vec![], None, NOW).await.unwrap();
     assert!(second.epoch > first.epoch);
     let lost = Err(StoreError::LeaseLost);
     assert_eq!(store.append(&id, Some(first.epoch), send(), NOW).await, lost);
-    assert_eq!(store.release_gate(&id, first.epoch, send(), NOW).await, lost);
+    assert_eq!(store.release_gate(&id, first.epoch, send(), None, NOW).await, lost);
     let pause = pause_of("key_a", 1);
-    assert_eq!(store.park(&id, first.epoch, pause, send(), NOW).await, lost);
-    store.release_gate(&id, second.epoch, send(), NOW).await.unwrap();
+    assert_eq!(store.park(&id, first.epoch, pause, send(), None, NOW).await, lost);
+    store.release_gate(&id, second.epoch, send(), None, NOW).await.unwrap();
     assert_eq!(store.append(&id, Some(second.epoch), send(), NOW).await, lost);
     assert_eq!(store.last_position(&id).await, Ok(Seq(4)));
-    let third = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap();
+    let third = store.claim_gate(&id, "key_a", vec![], None, NOW).await.unwrap();
     assert!(third.epoch > second.epoch);
 }
 
 async fn pauses(store: &dyn Store) {
     let (id, _) = open(store).await;
     let send = |word: &str| vec![event(word, "{}")];
-    let lease = store.claim_gate(&id, "key_a", vec![], NOW).await.unwrap().epoch;
+    let lease = store.claim_gate(&id, "key_a", vec![], None, NOW).await.unwrap().epoch;
     assert_eq!(store.pause(&id).await, Ok(None));
     let pause = pause_of("key_a", 500);
-    store.park(&id, lease, pause.clone(), send("server.message.send"), NOW).await.unwrap();
+    store.park(&id, lease, pause.clone(), send("server.message.send"), None, NOW).await.unwrap();
     let parked = store.pause(&id).await.unwrap().unwrap();
     assert_eq!((&parked.pause, &parked.session), (&pause, &id));
     assert!(store.all_pauses().await.unwrap().contains(&parked));
     assert_eq!(store.append(&id, Some(lease), send("x"), NOW).await, Err(StoreError::LeaseLost));
-    assert_eq!(store.claim_gate(&id, "key_b", vec![], NOW).await, Err(StoreError::Parked));
-    let not_owner = store.resume(&id, "key_b", parked.epoch, send("x"), NOW).await;
+    assert_eq!(store.claim_gate(&id, "key_b", vec![], None, NOW).await, Err(StoreError::Parked));
+    let not_owner = store.resume(&id, "key_b", parked.epoch, send("x"), None, NOW).await;
     assert_eq!(not_owner, Err(StoreError::NotOwner));
 
     assert_eq!(store.hold(&id, "key_b", WallTime(900)).await, Err(StoreError::NotOwner));
@@ -332,34 +334,96 @@ async fn pauses(store: &dyn Store) {
         assert_eq!(held.pause.began, pause.began);
     }
 
-    let resumed = store.resume(&id, "key_a", parked.epoch, send("client.message.send"), NOW).await;
+    let resumed =
+        store.resume(&id, "key_a", parked.epoch, send("client.message.send"), None, NOW).await;
     let resumed = resumed.unwrap();
     assert!(resumed.epoch > lease && resumed.events.len() == 1);
-    let again = store.resume(&id, "key_a", parked.epoch, send("x"), NOW).await;
+    let again = store.resume(&id, "key_a", parked.epoch, send("x"), None, NOW).await;
     assert_eq!(again, Err(StoreError::NotParked));
     assert_eq!(store.hold(&id, "key_a", WallTime(900)).await, Err(StoreError::NotParked));
 
-    store.park(&id, resumed.epoch, pause, vec![], NOW).await.unwrap();
+    store.park(&id, resumed.epoch, pause, vec![], None, NOW).await.unwrap();
     // One who read the earlier pause cannot take over the later one.
-    let stale = store.take_over(&id, "key_b", parked.epoch, send("x"), NOW).await;
+    let stale = store.take_over(&id, "key_b", parked.epoch, send("x"), None, NOW).await;
     assert_eq!(stale, Err(StoreError::NotParked));
     let later = store.pause(&id).await.unwrap().unwrap().epoch;
-    let taken = store.take_over(&id, "key_b", later, send("session.error"), NOW).await.unwrap();
+    let taken =
+        store.take_over(&id, "key_b", later, send("session.error"), None, NOW).await.unwrap();
     assert_eq!(store.pause(&id).await, Ok(None));
     store.append(&id, Some(taken.epoch), send("provider.request"), NOW).await.unwrap();
     assert_eq!(
         log(store, &id).await[1..],
         ["server.message.send", "client.message.send", "session.error", "provider.request"]
     );
-    store.park(&id, taken.epoch, pause_of("key_b", 9), vec![], NOW).await.unwrap();
-    store.close(&id, None, SessionState::Closed, vec![], NOW).await.unwrap();
+    store.park(&id, taken.epoch, pause_of("key_b", 9), vec![], None, NOW).await.unwrap();
+    store.close(&id, None, SessionState::Closed, vec![], None, NOW).await.unwrap();
     assert_eq!(store.pause(&id).await, Ok(None));
+}
+
+async fn messages_by_id(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let (other, _) = open(store).await;
+    let named = |sender: &str, name: &str| NamedMessage {
+        sender: sender.to_owned(),
+        id: name.to_owned(),
+        digest: format!("digest of {name}"),
+        keep: 3,
+    };
+    let note = |name: &str, outcome| Some(MessageNote { message: named("key_a", name), outcome });
+    let send = || vec![event("client.message.send", "{}"), event("provider.request", "{}")];
+    let end = || vec![event("server.message.send", "{}")];
+    let known = async |name: &str| store.known_message(&id, "key_a", name).await.unwrap();
+    assert_eq!(known("m-1").await, None);
+
+    let lease = store.claim_gate(&id, "key_a", send(), note("m-1", None), NOW).await.unwrap().epoch;
+    let begun = known("m-1").await.unwrap();
+    assert_eq!((begun.digest.as_str(), begun.epoch), ("digest of m-1", Some(lease)));
+    assert_eq!(begun.outcome, None);
+    assert_eq!(store.known_message(&id, "key_b", "m-1").await, Ok(None));
+    assert_eq!(store.known_message(&other, "key_a", "m-1").await, Ok(None));
+    // Somebody joins in between: that event is none of the call's.
+    store.append(&id, None, vec![event("session.join", "{}")], NOW).await.unwrap();
+    let outcome = |spans: &[(u64, u64)], answer| MessageOutcome {
+        spans: spans.iter().map(|(from, to)| (Seq(*from), Seq(*to))).collect(),
+        answer,
+    };
+    let logged = |spans: &[(u64, u64)]| Some(outcome(spans, MessageAnswer::Logged));
+    let pause = pause_of("key_a", 500);
+    store.park(&id, lease, pause, end(), note("m-1", logged(&[(2, 3)])), NOW).await.unwrap();
+    let parked = known("m-1").await.unwrap();
+    assert_eq!((parked.outcome, parked.epoch), (logged(&[(2, 3), (5, 5)]), Some(lease)));
+
+    let epoch = store.pause(&id).await.unwrap().unwrap().epoch;
+    assert_eq!(epoch, lease, "the pause is that of the call");
+    let resumed = store.resume(&id, "key_a", epoch, send(), note("m-2", None), NOW).await.unwrap();
+    let refused = store.release_gate(&id, lease, end(), note("m-2", logged(&[])), NOW).await;
+    assert_eq!(refused, Err(StoreError::LeaseLost));
+    assert_eq!(known("m-2").await.unwrap().outcome, None, "what fails changes nothing");
+    let ended = note("m-2", logged(&[(6, 7)]));
+    store.release_gate(&id, resumed.epoch, end(), ended, NOW).await.unwrap();
+    assert_eq!(known("m-2").await.unwrap().outcome, logged(&[(6, 8)]));
+
+    let failed = MessageAnswer::Failed { code: -32021, message: "turn cancelled".to_owned() };
+    let never_began = note("m-3", Some(outcome(&[], failed.clone()))).unwrap();
+    store.note_message(&id, never_began).await.unwrap();
+    let cancelled = known("m-3").await.unwrap();
+    assert_eq!((cancelled.epoch, cancelled.outcome), (None, Some(outcome(&[], failed))));
+
+    let unlogged = MessageAnswer::Unlogged(r#"{"role":"assistant","content":[]}"#.to_owned());
+    let lease = store.claim_gate(&id, "key_a", send(), note("m-4", None), NOW).await.unwrap().epoch;
+    assert_eq!(known("m-1").await, None, "the newest three are remembered");
+    assert!(known("m-2").await.is_some());
+    let over = note("m-4", Some(outcome(&[(9, 10)], unlogged.clone())));
+    let events = vec![event("session.error", "{}")];
+    store.close(&id, Some(lease), SessionState::Error, events, over, NOW).await.unwrap();
+    assert_eq!(known("m-4").await.unwrap().outcome, Some(outcome(&[(9, 11)], unlogged)));
 }
 
 async fn unknown_sessions(store: &dyn Store) {
     let unknown = StoreError::Unknown { what: "session" };
+    assert_eq!(store.known_message("ses_none", "k", "m").await, Err(unknown.clone()));
     assert_eq!(store.session("ses_none").await, Ok(None));
     assert_eq!(store.append("ses_none", None, vec![], NOW).await, Err(unknown.clone()));
-    assert_eq!(store.claim_gate("ses_none", "k", vec![], NOW).await, Err(unknown.clone()));
+    assert_eq!(store.claim_gate("ses_none", "k", vec![], None, NOW).await, Err(unknown.clone()));
     assert_eq!(store.page("ses_none", Seq::START, PageLimit::events(1)).await, Err(unknown));
 }

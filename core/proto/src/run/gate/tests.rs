@@ -23,7 +23,7 @@ fn parked() -> Gate {
     let mut gate = Gate::default();
     let ticket = gate.handle_arrival(key("a"), 0);
     assert_eq!(granted(&mut gate), Some((ticket, Entry::Fresh)));
-    assert!(gate.handle_park(ticket, 100, 0));
+    assert!(gate.handle_park(ticket, 0, 100, 0));
     gate
 }
 
@@ -53,6 +53,8 @@ fn a_waiter_is_told_its_place_when_it_comes_and_when_it_moves_up_and_not_otherwi
     let fourth = gate.handle_arrival(key("c"), 0);
     assert_eq!(gate.take_places(), [(third, place(2, 3)), (fourth, place(3, 3))]);
     assert_eq!(gate.take_places(), []);
+    assert_eq!(gate.place(third), Some(place(2, 3)));
+    assert_eq!(gate.place(first), None);
     assert!(gate.handle_leave(fourth));
     assert_eq!(gate.take_places(), [], "nobody has moved");
     assert!(gate.handle_release(first));
@@ -152,7 +154,7 @@ fn a_call_that_the_owner_queued_before_the_pause_is_no_continuation() {
     let turn = gate.handle_arrival(key("a"), 0);
     let queued = gate.handle_arrival(key("a"), 1);
     assert_eq!(granted(&mut gate), Some((turn, Entry::Fresh)));
-    gate.handle_park(turn, 100, 2);
+    gate.handle_park(turn, 2, 100, 2);
     assert_eq!(granted(&mut gate), None);
     let back = gate.handle_arrival(key("a"), 3);
     assert_eq!(granted(&mut gate), Some((back, Entry::Resumed)));
@@ -166,7 +168,7 @@ fn a_pause_that_begins_past_its_deadline_goes_to_the_waiter_at_once() {
     let turn = gate.handle_arrival(key("a"), 0);
     let waiter = gate.handle_arrival(key("b"), 0);
     granted(&mut gate);
-    gate.handle_park(turn, 5, 5);
+    gate.handle_park(turn, 5, 5, 5);
     assert_eq!(granted(&mut gate), Some((waiter, reclaimed("a"))));
 }
 
@@ -222,7 +224,7 @@ fn closing_refuses_everybody_who_waits_or_comes_later() {
         assert_eq!(gate.poll_output(), Some(refused));
     }
     assert!(!gate.handle_release(turn));
-    assert!(!gate.handle_park(turn, 9, 0));
+    assert!(!gate.handle_park(turn, 0, 9, 0));
     assert_eq!(gate.poll_output(), None);
 }
 
@@ -317,7 +319,7 @@ proptest! {
                     seen.answered.insert(ticket);
                 }
                 Step::Park(ms) => if let Some(ticket) = seen.holder.take() {
-                    prop_assert!(gate.handle_park(ticket, now + ms, now));
+                    prop_assert!(gate.handle_park(ticket, now, now + ms, now));
                 },
                 Step::Release => if let Some(ticket) = seen.holder.take() {
                     prop_assert!(gate.handle_release(ticket));

@@ -44,8 +44,10 @@ impl Drive {
             let event = LogEvent::profile_unavailable(&self.call.who, &profile);
             let to = store::SessionState::Error;
             let write = Write::Close { lease: None, to };
-            self.session.record(&self.engine, write, vec![event], Context::default()).await?;
             let failure = methods::profile_unavailable();
+            let note = self.end_note(Err(&failure), &[]);
+            let context = Context { note, ..Context::default() };
+            self.session.record(&self.engine, write, vec![event], context).await?;
             return Ok(Err((failure, Ending::Over(SessionState::Error))));
         };
         let parked = match entry {
@@ -151,7 +153,7 @@ pub(in crate::engine) fn read_pause(pause: &store::Pause) -> Result<Pause, Store
     })
 }
 
-fn read_json(text: String) -> Result<Json, StoreError> {
+pub(in crate::engine) fn read_json(text: String) -> Result<Json, StoreError> {
     Json::parse(text).map_err(|_| damaged("a payload"))
 }
 

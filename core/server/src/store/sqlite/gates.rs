@@ -1,20 +1,21 @@
 //! Gates and paused turns in a table: one row for each session whose gate was ever claimed.
 
-use super::events;
 use super::profiles::{read_list, write_list};
 use super::sessions::{SessionRow, open_row, row};
+use super::{events, messages};
 use crate::store::StoreError;
 use crate::store::event::{NewEvent, Stored, WallTime};
+use crate::store::message::MessageNote;
 use crate::store::session::{Epoch, Lease, Parked, Pause};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-/// Who may take a paused turn up.
+/// Who takes a paused turn up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// Its owner alone.
-    Owner,
-    /// Whoever is let through in front of the store.
-    Anyone,
+pub(super) enum By<'a> {
+    /// This client key, which must be its owner.
+    Owner(&'a str),
+    /// This client key, which was let through in front of the store.
+    Anyone(&'a str),
 }
 
 /// Frees the gates of turns that ran when the service ended. Paused turns stay.
@@ -37,13 +38,14 @@ pub(super) fn claim(
     id: &str,
     owner: &str,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Lease, StoreError> {
     let session = open_row(db, id)?.number;
     if pause(db, id)?.is_some() {
         return Err(StoreError::Parked);
     }
-    hold(db, session, owner, events, now)
+    hold(db, session, owner, events, note, now)
 }
 
 pub(super) fn park(
@@ -52,6 +54,7 @@ pub(super) fn park(
     lease: Epoch,
     pause: &Pause,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Vec<Stored>, StoreError> {
     let session = holder(db, id, lease)?.number;
@@ -68,7 +71,7 @@ pub(super) fn park(
         &pause.progress,
         pause.began.0,
     ))?;
-    events::append(db, session, events, now)
+    append(db, session, lease, events, note, now)
 }
 
 /// Moves the deadline of the owner's pause, never to an earlier time.
@@ -94,19 +97,20 @@ pub(super) fn prolong(
 pub(super) fn unpark(
     db: &Connection,
     id: &str,
-    owner: &str,
+    by: By<'_>,
     parked: Epoch,
-    by: By,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Lease, StoreError> {
     let session = open_row(db, id)?.number;
     let found = pause(db, id)?.filter(|found| found.epoch == parked);
     let found = found.ok_or(StoreError::NotParked)?;
-    if by == By::Owner && found.pause.owner != owner {
-        return Err(StoreError::NotOwner);
-    }
-    hold(db, session, owner, events, now)
+    let owner = match by {
+        By::Owner(owner) if found.pause.owner != owner => return Err(StoreError::NotOwner),
+        By::Owner(owner) | By::Anyone(owner) => owner,
+    };
+    hold(db, session, owner, events, note, now)
 }
 
 /// The gate changes hands: a new epoch, no pause.
@@ -115,6 +119,7 @@ fn hold(
     session: i64,
     owner: &str,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Lease, StoreError> {
     let epoch: i64 = db
@@ -126,8 +131,25 @@ fn hold(
              RETURNING epoch",
         )?
         .query_row((session, owner), |row| row.get(0))?;
-    let events = events::append(db, session, events, now)?;
-    Ok(Lease { epoch: Epoch(epoch.cast_unsigned()), events })
+    let epoch = Epoch(epoch.cast_unsigned());
+    let events = append(db, session, epoch, events, note, now)?;
+    Ok(Lease { epoch, events })
+}
+
+/// Logs events of the turn with this lease, and what is to be remembered of its message with them.
+fn append(
+    db: &Connection,
+    session: i64,
+    lease: Epoch,
+    events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
+    now: WallTime,
+) -> Result<Vec<Stored>, StoreError> {
+    let stored = events::append(db, session, events, now)?;
+    if let Some(note) = note {
+        messages::note(db, session, note, Some(lease), &stored)?;
+    }
+    Ok(stored)
 }
 
 pub(super) fn release(
@@ -135,12 +157,13 @@ pub(super) fn release(
     id: &str,
     lease: Epoch,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Vec<Stored>, StoreError> {
     let session = holder(db, id, lease)?.number;
     db.prepare_cached("UPDATE gates SET held = 0, owner = NULL WHERE session = ?1")?
         .execute([session])?;
-    events::append(db, session, events, now)
+    append(db, session, lease, events, note, now)
 }
 
 pub(super) fn pause(db: &Connection, id: &str) -> Result<Option<Parked>, StoreError> {

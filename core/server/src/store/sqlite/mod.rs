@@ -7,6 +7,7 @@
 mod events;
 mod fault;
 mod gates;
+mod messages;
 mod place;
 mod profiles;
 mod readers;
@@ -16,6 +17,7 @@ mod uses;
 mod writer;
 
 use super::event::{LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
+use super::message::{KnownMessage, MessageNote};
 use super::session::{
     ClientKey, Closing, Counters, Epoch, Join, Lease, NewClientKey, NewSession, Parked, Pause,
     Profile, Registration, Session, SessionState, ToolLists,
@@ -210,10 +212,11 @@ impl Store for SqliteStore {
         lease: Option<Epoch>,
         to: SessionState,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Closing> {
         let session = session.to_owned();
-        self.write(move |db| sessions::close(db, &session, lease, to, events, now))
+        self.write(move |db| sessions::close(db, &session, lease, to, events, note.as_ref(), now))
     }
 
     fn tools(&self, session: &str, client_key_id: &str) -> Answer<'_, Option<ToolLists>> {
@@ -279,15 +282,34 @@ impl Store for SqliteStore {
         self.read(move |db| events::messages(db, sessions::row(db, &session)?.number, from, up_to))
     }
 
+    fn note_message(&self, session: &str, note: MessageNote) -> Answer<'_, ()> {
+        let session = session.to_owned();
+        self.write(move |db| {
+            messages::note(db, sessions::row(db, &session)?.number, &note, None, &[])
+        })
+    }
+
+    fn known_message(
+        &self,
+        session: &str,
+        sender: &str,
+        message: &str,
+    ) -> Answer<'_, Option<KnownMessage>> {
+        let (session, sender) = (session.to_owned(), sender.to_owned());
+        let message = message.to_owned();
+        self.read(move |db| messages::find(db, &session, &sender, &message))
+    }
+
     fn claim_gate(
         &self,
         session: &str,
         owner: &str,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease> {
         let (session, owner) = (session.to_owned(), owner.to_owned());
-        self.write(move |db| gates::claim(db, &session, &owner, events, now))
+        self.write(move |db| gates::claim(db, &session, &owner, events, note.as_ref(), now))
     }
 
     fn park(
@@ -296,10 +318,11 @@ impl Store for SqliteStore {
         lease: Epoch,
         pause: Pause,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Vec<Stored>> {
         let session = session.to_owned();
-        self.write(move |db| gates::park(db, &session, lease, &pause, events, now))
+        self.write(move |db| gates::park(db, &session, lease, &pause, events, note.as_ref(), now))
     }
 
     fn pause(&self, session: &str) -> Answer<'_, Option<Parked>> {
@@ -313,11 +336,20 @@ impl Store for SqliteStore {
         owner: &str,
         parked: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease> {
         let (session, owner) = (session.to_owned(), owner.to_owned());
         self.write(move |db| {
-            gates::unpark(db, &session, &owner, parked, gates::By::Owner, events, now)
+            gates::unpark(
+                db,
+                &session,
+                gates::By::Owner(&owner),
+                parked,
+                events,
+                note.as_ref(),
+                now,
+            )
         })
     }
 
@@ -332,11 +364,20 @@ impl Store for SqliteStore {
         new_owner: &str,
         parked: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Lease> {
         let (session, owner) = (session.to_owned(), new_owner.to_owned());
         self.write(move |db| {
-            gates::unpark(db, &session, &owner, parked, gates::By::Anyone, events, now)
+            gates::unpark(
+                db,
+                &session,
+                gates::By::Anyone(&owner),
+                parked,
+                events,
+                note.as_ref(),
+                now,
+            )
         })
     }
 
@@ -345,10 +386,11 @@ impl Store for SqliteStore {
         session: &str,
         lease: Epoch,
         events: Vec<NewEvent>,
+        note: Option<MessageNote>,
         now: WallTime,
     ) -> Answer<'_, Vec<Stored>> {
         let session = session.to_owned();
-        self.write(move |db| gates::release(db, &session, lease, events, now))
+        self.write(move |db| gates::release(db, &session, lease, events, note.as_ref(), now))
     }
 
     fn all_pauses(&self) -> Answer<'_, Vec<Parked>> {

@@ -11,7 +11,11 @@ use std::path::{Path, PathBuf};
 const APPLICATION_ID: u32 = 0x4252_4f43;
 
 /// Schema changes in order. The schema version is how many of them a database has seen.
-const MIGRATIONS: &[&str] = &[include_str!("0001_spine.sql"), include_str!("0002_hold.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("0001_spine.sql"),
+    include_str!("0002_hold.sql"),
+    include_str!("0003_messages.sql"),
+];
 
 fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)

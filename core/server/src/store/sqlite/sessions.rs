@@ -1,9 +1,10 @@
 //! Sessions, their participants and drivers in tables.
 
-use super::{events, gates};
+use super::{events, gates, messages};
 use crate::keys::KeyHash;
 use crate::store::StoreError;
 use crate::store::event::{NewEvent, Stored, WallTime};
+use crate::store::message::MessageNote;
 use crate::store::session::{
     Closing, Epoch, Join, NewSession, Registration, Session, SessionState, ToolLists,
 };
@@ -165,6 +166,7 @@ pub(super) fn close(
     lease: Option<Epoch>,
     to: SessionState,
     events: Vec<NewEvent>,
+    note: Option<&MessageNote>,
     now: WallTime,
 ) -> Result<Closing, StoreError> {
     if to == SessionState::Open {
@@ -178,6 +180,9 @@ pub(super) fn close(
         gates::holder(db, id, lease)?;
     }
     let stored = events::append(db, number, events, now)?;
+    if let Some(note) = note {
+        messages::note(db, number, note, lease, &stored)?;
+    }
     db.prepare_cached("UPDATE sessions SET state = ?2, closed_at = ?3 WHERE number = ?1")?
         .execute((number, to.as_str(), now.0))?;
     if to == SessionState::Closed {
