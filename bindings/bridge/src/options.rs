@@ -39,6 +39,8 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.max_connections, options.max_connections);
     set(&mut config.delta_buffer_bytes, options.delta_buffer_bytes);
     set(&mut config.step_buffer_bytes, options.step_buffer_bytes);
+    // 0 is how the host says that pauses are not to be held.
+    config.hold_ms = options.hold_ms.map_or(config.hold_ms, |ms| Some(ms).filter(|ms| *ms > 0));
     set(&mut config.calls.concurrent, options.concurrent_tools);
     set(&mut config.calls.pause_ms, options.pause_ms);
     set(&mut config.calls.cancel_grace_ms, options.cancel_grace_ms);
@@ -76,6 +78,8 @@ struct Options {
     max_connections: Option<usize>,
     delta_buffer_bytes: Option<usize>,
     step_buffer_bytes: Option<usize>,
+    /// `Config::hold_ms`; 0 for none.
+    hold_ms: Option<u64>,
     /// `Config::calls.concurrent`.
     concurrent_tools: Option<usize>,
     /// `Config::calls.pause_ms`.

@@ -244,6 +244,7 @@ impl Attach {
         }
         core.keep_results(kept);
         if let Some(session) = &mut core.session {
+            session.known = Some(self.found.last.clone());
             let memory = &mut session.memory;
             memory.drives = true;
             memory.opened = opened;

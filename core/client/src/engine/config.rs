@@ -48,12 +48,16 @@ pub struct Config {
     pub idle_reuse_ms: u64,
     /// An idle connection is closed after this time. Default 60 s.
     pub idle_close_ms: u64,
-    /// Connections at once; one more is always there for cancelling. Default 6.
+    /// Connections at once; one more is always there for cancelling and holding. Default 6.
     pub max_connections: usize,
     /// Bytes of steps that wait for the application before display deltas are dropped (with a Gap). Default 1 MiB.
     pub delta_buffer_bytes: usize,
     /// Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB.
     pub step_buffer_bytes: usize,
+    /// How long a paused turn is held at most while its tools run or a person decides, where the service can; it has a bound
+    /// of its own (`max_hold_ms`). `None`: pauses are not held, and what is open at the service's deadline has failed.
+    /// Default 24 h.
+    pub hold_ms: Option<u64>,
     /// How calls of tools are run. `pause_ms` is what holds where the service does not say.
     pub calls: CallLimits,
     /// How a lost subscription is taken up again.
@@ -90,6 +94,7 @@ impl Config {
             max_connections: 6,
             delta_buffer_bytes: 1024 * 1024,
             step_buffer_bytes: 64 * 1024 * 1024,
+            hold_ms: Some(24 * 60 * 60 * 1_000),
             calls: CallLimits::default(),
             reconnect: ReconnectPolicy::default(),
             hooks: false,

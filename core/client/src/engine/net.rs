@@ -34,7 +34,7 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// Repeating it does no harm, so a kept connection that turns out dead costs only another try.
     pub(crate) idempotent: bool,
-    /// Never waits for a free connection: cancelling must not queue behind streams.
+    /// Never waits for a free connection: cancelling and holding must not queue behind streams.
     pub(crate) urgent: bool,
     /// Time to the head of the answer, from when the request may leave.
     pub(crate) head_timeout_ms: u64,

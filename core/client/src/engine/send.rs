@@ -2,6 +2,7 @@
 
 mod cancel;
 mod heard;
+mod hold;
 mod recover;
 mod resume;
 
@@ -38,6 +39,8 @@ pub(crate) struct Turn {
     registered_again: bool,
     heard: Heard,
     events: Vec<Json>,
+    /// `session.hold` is out.
+    hold: Option<Box<Rpc>>,
     cancelled: bool,
     /// Another program began the turn.
     resumed: bool,
@@ -131,6 +134,7 @@ impl Turn {
             registered_again: false,
             heard: Heard::new(core.config.delta_buffer_bytes),
             events: Vec::new(),
+            hold: None,
             cancelled: false,
             resumed: false,
         }
@@ -146,6 +150,9 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        if self.hold.as_ref().is_some_and(|hold| hold.exchange == exchange) {
+            return self.holding(event, core, steps, trace, now);
+        }
         match &mut self.state {
             State::Streaming { rpc, .. } if rpc.exchange == exchange => {
                 if matches!(event, NetEvent::Sent) {
@@ -267,6 +274,7 @@ impl Turn {
 
     /// Drops whatever is under way on the network.
     pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
+        self.stop_holding(core, now);
         match std::mem::replace(&mut self.state, State::Over) {
             State::Streaming { rpc, .. } | State::Registering { rpc } => {
                 core.net.abort(rpc.exchange, now);
@@ -450,7 +458,7 @@ impl Turn {
             self.finish(Err(failure), core, steps);
             return;
         }
-        match self.calls.pause(&result.message, now) {
+        match self.calls.pause_for(&result.message, result.pause_ms, now) {
             Ok(true) => {
                 self.state = State::Paused;
                 self.calls_moved(core, steps, trace, now);
@@ -544,7 +552,9 @@ impl Turn {
                 CallsOutput::Settled { id, outcome } => {
                     steps.push(Step::ToolSettled { tool_use_id: id, outcome });
                 }
+                CallsOutput::Hold => self.ask_to_hold(core, trace, now),
                 CallsOutput::Results { blocks, cancelled: false } => {
+                    self.stop_holding(core, now);
                     self.questions.clear();
                     self.carried.clone_from(&blocks);
                     self.send(Message::user_blocks(blocks), core, steps, trace, now);

@@ -204,7 +204,10 @@ impl Core {
         let pause_ms = announced.and_then(|l| l.turn_timeout_ms);
         let request_bytes = announced.and_then(|l| l.max_request_bytes);
         let request_bytes = request_bytes.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let max_hold_ms = announced.and_then(|l| l.max_hold_ms).unwrap_or(u64::MAX);
+        let hold_ms = self.config.hold_ms.filter(|_| self.features().hold);
         CallLimits {
+            hold_ms: hold_ms.map(|ms| ms.min(max_hold_ms)).filter(|ms| *ms > 0),
             pause_ms: pause_ms.unwrap_or(self.config.calls.pause_ms),
             results_bytes: request_bytes
                 .map_or(self.config.calls.results_bytes, |n| n.saturating_sub(ENVELOPE_BYTES)),
@@ -265,7 +268,7 @@ impl Core {
             headers,
             body: rpc::request(&id, method.as_str(), params),
             idempotent: false,
-            urgent: *method == Method::Cancel,
+            urgent: matches!(method, Method::Cancel | Method::Hold),
             head_timeout_ms: self.config.head_timeout_ms,
             whole_timeout_ms: (!streams).then_some(self.config.rest_timeout_ms),
             silence_timeout_ms: if streams { self.config.silence_timeout_ms } else { None },

@@ -89,6 +89,8 @@ pub struct SendMessageResult {
     pub message: Message,
     /// Every event of the call, raw.
     pub events: Json,
+    /// At a pause, how long the service waits for the results, in milliseconds (feature `hold`).
+    pub pause_ms: Option<u64>,
 }
 
 impl SendMessageResult {
@@ -104,6 +106,10 @@ impl SendMessageResult {
         Ok(Self {
             message: Message::read(&message, Role::Assistant)?,
             events: result.member("events").unwrap_or_else(|| Json::array([])),
+            pause_ms: result
+                .member("pause")
+                .and_then(|pause| pause.member("expires_in_ms"))
+                .and_then(|ms| ms.decode().ok()),
         })
     }
 }

@@ -69,6 +69,9 @@ pub struct CallLimits {
     /// Bytes that the results of one pause may have together, because they travel in one request. The largest are
     /// replaced by a result that says so.
     pub results_bytes: usize,
+    /// How long a pause is held at most (`session.hold`): it is renewed before its time is over, as long as a tool runs or a
+    /// person decides. `None`, the default: it is not held.
+    pub hold_ms: Option<u64>,
 }
 
 impl Default for CallLimits {
@@ -78,6 +81,7 @@ impl Default for CallLimits {
             pause_ms: 120_000,
             cancel_grace_ms: 2_000,
             results_bytes: 16 * 1024 * 1024,
+            hold_ms: None,
         }
     }
 }
@@ -90,6 +94,13 @@ impl CallLimits {
         in_time(self.pause_ms)
     }
 }
+
+/// The least time between two attempts to hold a pause.
+const RETRY_HOLD_MS: u64 = 1_000;
+
+/// A program that was away past the deadline asks before it gives up: a pause that nobody has taken over is still its own.
+/// For this long it waits for the answer.
+const LATE_HOLD_MS: u64 = 5_000;
 
 /// The part of the time that a service waits in which results can be made and still arrive.
 fn in_time(ms: u64) -> u64 {
@@ -114,6 +125,8 @@ pub enum CallsOutput {
         /// The call.
         id: String,
     },
+    /// Renew the pause: ask the service to hold it, then tell [`Calls::held`] what came of it.
+    Hold,
     /// A call has its result; the last of these precedes `Results`.
     Settled {
         /// The call.
@@ -163,9 +176,19 @@ pub struct Calls {
     open: Vec<Call>,
     kept: HashMap<String, (ToolOutcome, Block)>,
     deadline: Option<Time>,
+    hold: Option<Hold>,
     cancel_by: Option<Time>,
     cancelled: bool,
     outputs: VecDeque<CallsOutput>,
+}
+
+/// How a pause is held.
+#[derive(Debug)]
+struct Hold {
+    /// When to renew it; nothing while the service is being asked.
+    at: Option<Time>,
+    /// It is not held beyond.
+    until: Time,
 }
 
 #[derive(Debug)]
@@ -197,6 +220,7 @@ impl Calls {
             open: Vec::new(),
             kept: HashMap::new(),
             deadline: None,
+            hold: None,
             cancel_by: None,
             cancelled: false,
             outputs: VecDeque::new(),
@@ -217,10 +241,23 @@ impl Calls {
     /// # Errors
     /// [`ErrorKind::Protocol`] when two calls share an id; nothing is started then.
     pub fn pause(&mut self, message: &Message, now: Time) -> Result<bool, Error> {
+        self.pause_for(message, None, now)
+    }
+
+    /// As [`Calls::pause`]; the service has said that it waits for `left_ms`.
+    ///
+    /// # Errors
+    /// As [`Calls::pause`].
+    pub fn pause_for(
+        &mut self,
+        message: &Message,
+        left_ms: Option<u64>,
+        now: Time,
+    ) -> Result<bool, Error> {
         if !self.lay_open(message)? {
             return Ok(false);
         }
-        self.deadline = Some(now.plus(self.limits.continuation_ms()));
+        self.wait_for(left_ms.unwrap_or(self.limits.pause_ms), now);
         for i in 0..self.open.len() {
             self.admit(i);
         }
@@ -252,11 +289,16 @@ impl Calls {
         for call in &mut self.open {
             call.may_have_run = !self.kept.contains_key(&call.call.id);
         }
-        self.deadline = Some(now.plus(in_time(left_ms.unwrap_or(self.limits.pause_ms))));
+        self.wait_for(left_ms.unwrap_or(self.limits.pause_ms), now);
+        if let Some(hold) = &mut self.hold {
+            // Nobody knows how long it was left alone.
+            hold.at = Some(now);
+        }
         for i in 0..self.open.len() {
             self.admit(i);
         }
         self.advance(now);
+        self.renew(now);
         Ok(true)
     }
 
@@ -278,6 +320,46 @@ impl Calls {
         }
         self.advance(now);
         Ok(true)
+    }
+
+    /// The service was asked to hold the pause and says how long it waits now; nothing when it did not answer.
+    pub fn held(&mut self, expires_in_ms: Option<u64>, now: Time) {
+        let (Some(hold), Some(deadline)) = (&mut self.hold, self.deadline) else { return };
+        let Some(expires) = expires_in_ms else {
+            // Again, as long as there is time.
+            hold.at = Some(now.plus((deadline.since(now) / 4).max(RETRY_HOLD_MS)));
+            return;
+        };
+        let renewed = now.plus(in_time(expires));
+        if renewed > deadline {
+            self.deadline = Some(renewed);
+            hold.at = Some(now.plus(in_time(expires) / 2));
+        } else {
+            // The service's own bound is reached, or the pause is gone: what is left is all there is.
+            self.hold = None;
+        }
+    }
+
+    /// The service waits for `ms` from now on, as far as is known.
+    fn wait_for(&mut self, ms: u64, now: Time) {
+        self.deadline = Some(now.plus(in_time(ms)));
+        self.hold = self.limits.hold_ms.map(|bound| {
+            let until = now.plus(bound);
+            Hold { at: Some(now.plus(in_time(ms) / 2)), until }
+        });
+    }
+
+    /// Asks for the pause to be held when it is time for that and something is still open.
+    fn renew(&mut self, now: Time) {
+        let open = !self.open.is_empty() && !self.cancelled;
+        if let Some(hold) =
+            self.hold.as_mut().filter(|hold| open && hold.at.is_some_and(|at| at <= now))
+        {
+            hold.at = None;
+            if now < hold.until {
+                self.outputs.push_back(CallsOutput::Hold);
+            }
+        }
     }
 
     /// Takes the client's calls of a message; whether there are any.
@@ -386,6 +468,9 @@ impl Calls {
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Time) {
         let over = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
+        if over(self.deadline) && self.hold.as_ref().is_some_and(|hold| over(hold.at)) {
+            self.deadline = Some(now.plus(LATE_HOLD_MS));
+        }
         let all = over(self.deadline);
         let grace = over(self.cancel_by);
         for i in 0..self.open.len() {
@@ -406,6 +491,7 @@ impl Calls {
             }
         }
         self.advance(now);
+        self.renew(now);
     }
 
     /// When [`Calls::handle_timeout`] is due next.
@@ -414,7 +500,8 @@ impl Calls {
         let unsettled = || self.open.iter().filter(|c| !matches!(c.state, CallState::Settled));
         unsettled().next()?;
         let own = unsettled().filter_map(|call| call.deadline);
-        own.chain(self.deadline).chain(self.cancel_by).min()
+        let hold = self.hold.as_ref().filter(|_| !self.cancelled).and_then(|hold| hold.at);
+        own.chain(self.deadline).chain(self.cancel_by).chain(hold).min()
     }
 
     /// The next output.
@@ -511,6 +598,7 @@ impl Calls {
             fit(&mut blocks, self.limits.results_bytes);
             self.open.clear();
             self.deadline = None;
+            self.hold = None;
             self.cancel_by = None;
             let cancelled = std::mem::take(&mut self.cancelled);
             self.outputs.push_back(CallsOutput::Results { blocks, cancelled });

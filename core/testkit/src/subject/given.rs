@@ -44,6 +44,7 @@ pub fn options_json(config: &Config) -> String {
         "max_connections": config.max_connections,
         "delta_buffer_bytes": config.delta_buffer_bytes,
         "step_buffer_bytes": config.step_buffer_bytes,
+        "hold_ms": config.hold_ms.unwrap_or(0),
         "concurrent_tools": config.calls.concurrent,
         "pause_ms": config.calls.pause_ms,
         "cancel_grace_ms": config.calls.cancel_grace_ms,

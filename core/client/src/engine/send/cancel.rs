@@ -23,6 +23,7 @@ impl Turn {
             return;
         }
         self.cancelled = true;
+        self.stop_holding(core, now);
         match &self.state {
             State::Hooked { .. } | State::Registering { .. } => {
                 self.cancel_unsent(core, steps, trace, now);

@@ -266,6 +266,127 @@ fn a_pause_that_was_left_ends_before_the_services_own_deadline() {
     assert_eq!(calls.outcome("2"), Some(ToolOutcome::InterruptedMayHaveRun));
 }
 
+fn holding(hold_ms: u64) -> CallLimits {
+    CallLimits { hold_ms: Some(hold_ms), ..CallLimits::default() }
+}
+
+fn asks_to_hold(calls: &mut Calls) -> bool {
+    drain(calls).contains(&CallsOutput::Hold)
+}
+
+#[test]
+fn a_pause_is_held_as_long_as_something_is_open() {
+    let mut guarded = tool("rm");
+    guarded.approval = true;
+    let mut calls = Calls::new(vec![tool("a"), guarded], holding(86_400_000));
+    calls.pause(&message(&[("1", "a"), ("2", "rm")]), at(0)).unwrap();
+    let mut now = 0;
+    for _ in 0..100 {
+        assert!(!asks_to_hold(&mut calls));
+        now = calls.poll_timeout().unwrap().as_millis();
+        calls.handle_timeout(at(now));
+        assert!(asks_to_hold(&mut calls), "at {now}");
+        calls.held(Some(120_000), at(now));
+    }
+    assert!(now > 5_000_000, "long past the first deadline: {now}");
+    calls.complete("1", Json::string("A"), at(now)).unwrap();
+    assert_eq!(calls.decide("2", Verdict::Allow, at(now)).unwrap(), Accepted::Taken);
+    calls.complete("2", Json::string("B"), at(now)).unwrap();
+    let sent = results(&drain(&mut calls)).unwrap();
+    assert_eq!(sent, [("1".into(), false), ("2".into(), false)]);
+    assert_eq!(calls.poll_timeout(), None);
+}
+
+#[test]
+fn a_tools_own_time_limit_stays_when_its_pause_is_held() {
+    let mut slow = tool("a");
+    slow.timeout_ms = Some(200_000);
+    let mut calls = Calls::new(vec![slow], holding(86_400_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    while let Some(next) = calls.poll_timeout() {
+        calls.handle_timeout(next);
+        if asks_to_hold(&mut calls) {
+            calls.held(Some(120_000), next);
+        } else {
+            assert_eq!(next, at(200_000));
+        }
+    }
+    assert_eq!(calls.outcome("1"), Some(ToolOutcome::TimedOutMayHaveRun));
+}
+
+#[test]
+fn a_pause_that_cannot_be_held_ends_as_if_nobody_had_tried() {
+    // No answer, whoever is at fault: tried again, then the deadline holds.
+    let mut calls = Calls::new(vec![tool("a")], holding(86_400_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    let mut asked = 0;
+    while let Some(next) = calls.poll_timeout() {
+        assert!(next <= at(108_000));
+        calls.handle_timeout(next);
+        asked += usize::from(asks_to_hold(&mut calls));
+        calls.held(None, next);
+    }
+    assert!((3..60).contains(&asked), "{asked}");
+    assert_eq!(calls.outcome("1"), Some(ToolOutcome::TimedOutMayHaveRun));
+    // The pause is gone, or the service holds it no longer: what is left is all there is.
+    let mut calls = Calls::new(vec![tool("a")], holding(86_400_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    calls.handle_timeout(at(54_000));
+    calls.held(Some(0), at(54_000));
+    assert_eq!(calls.poll_timeout(), Some(at(108_000)));
+}
+
+#[test]
+fn a_pause_is_held_no_longer_than_allowed() {
+    let mut calls = Calls::new(vec![tool("a")], holding(300_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    let mut last = at(0);
+    while let Some(next) = calls.poll_timeout() {
+        last = next;
+        calls.handle_timeout(next);
+        if asks_to_hold(&mut calls) {
+            assert!(next < at(300_000));
+            calls.held(Some(120_000), next);
+        }
+    }
+    assert!(last > at(300_000) && last < at(420_000), "{last:?}");
+}
+
+#[test]
+fn a_program_that_was_away_past_the_deadline_asks_before_it_gives_up() {
+    let mut calls = Calls::new(vec![tool("a")], holding(86_400_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    drain(&mut calls);
+    calls.handle_timeout(at(500_000));
+    assert_eq!(drain(&mut calls), [CallsOutput::Hold]);
+    calls.held(Some(120_000), at(500_100));
+    calls.handle_timeout(at(510_000));
+    assert_eq!(calls.outcome("1"), None);
+    // Once more, and this time nobody answers.
+    calls.handle_timeout(at(900_000));
+    assert_eq!(drain(&mut calls), [CallsOutput::Hold]);
+    calls.handle_timeout(at(905_000));
+    assert_eq!(calls.outcome("1"), Some(ToolOutcome::TimedOutMayHaveRun));
+}
+
+#[test]
+fn a_cancelled_pause_is_not_held() {
+    let mut calls = Calls::new(vec![tool("a")], holding(86_400_000));
+    calls.pause(&message(&[("1", "a")]), at(0)).unwrap();
+    calls.cancel(at(53_000));
+    drain(&mut calls);
+    assert_eq!(calls.poll_timeout(), Some(at(55_000)));
+    calls.handle_timeout(at(54_500));
+    assert_eq!(drain(&mut calls), []);
+}
+
+#[test]
+fn what_the_service_says_of_its_patience_counts() {
+    let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
+    calls.pause_for(&message(&[("1", "a")]), Some(10_000), at(0)).unwrap();
+    assert_eq!(calls.poll_timeout(), Some(at(8_000)));
+}
+
 #[test]
 fn results_can_be_saved_in_call_order_while_others_are_open() {
     let mut calls = Calls::new(vec![tool("a")], CallLimits::default());
