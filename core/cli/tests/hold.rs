@@ -1,6 +1,6 @@
 //! A turn of the real service is held while its tool runs.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod command;
 
@@ -20,7 +20,9 @@ fn answer_of_a_slow_tool(hold_ms: Option<u64>) -> String {
     let schema = Json::parse(r#"{"type":"object"}"#).unwrap();
     let slow = Tool::raw("dig", "", schema, |_, context| {
         // Longer than the service waits, unless it is told to stop.
-        context.cancel_signal().wait(Duration::from_secs(3));
+        if context.cancel_signal().wait(Duration::from_secs(3)) {
+            return Err("told to stop".to_owned());
+        }
         Ok(Json::string("treasure"))
     });
     let session = client.open().tool(slow).start().unwrap();
