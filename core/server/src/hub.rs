@@ -9,6 +9,7 @@
 mod display;
 
 use crate::config::HubLimits;
+use broca_proto::run::view;
 use broca_proto::session::feature::Features;
 use broca_proto::session::rpc::{self, LAGGED_MESSAGE, RpcFailure};
 use bytes::{Bytes, BytesMut};
@@ -26,10 +27,24 @@ pub(crate) struct Publication {
     pub(crate) seq: u64,
     /// The notification line, newline included.
     pub(crate) line: Bytes,
+    /// The line for readers that asked for less than everything in it, by what they asked for of it.
+    pub(crate) reduced: Vec<(Features, Bytes)>,
     /// What a reader must have asked for to see it; nothing when no reader may.
     pub(crate) needs: Option<Features>,
     /// The call whose own stream leaves it out.
     pub(crate) withheld_from: Option<ReaderId>,
+}
+
+impl Publication {
+    fn line_for(&self, features: Features) -> &Bytes {
+        let asked = features.and(view::CONTENT);
+        self.reduced.iter().find(|(reader, _)| *reader == asked).map_or(&self.line, |(_, l)| l)
+    }
+
+    /// What it costs to keep.
+    fn bytes(&self) -> usize {
+        self.line.len() + self.reduced.iter().map(|(_, line)| line.len()).sum::<usize>()
+    }
 }
 
 /// Names a reader within its session.
@@ -93,7 +108,7 @@ impl Ring {
         if self.bytes <= bytes {
             return false;
         }
-        let lines = self.entries.iter().map(|entry| entry.publication.line.len());
+        let lines = self.entries.iter().map(|entry| entry.publication.bytes());
         self.bytes - lines.max().unwrap_or(0) > bytes
     }
 
@@ -105,7 +120,7 @@ impl Ring {
 
     fn pop(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
-            self.bytes -= entry.publication.line.len();
+            self.bytes -= entry.publication.bytes();
             self.first += 1;
         }
     }
@@ -167,7 +182,7 @@ impl Hub {
             return;
         }
         for publication in batch {
-            ring.bytes += publication.line.len();
+            ring.bytes += publication.bytes();
             ring.entries.push_back(Entry { publication, unread: readers });
         }
         let most = self.limits.ring_events + self.limits.stream_lines;
@@ -323,7 +338,7 @@ impl Reader {
                 || event.seq <= self.skip_to
                 || !event.needs.is_some_and(|needed| self.features.covers(needed));
             if !hidden {
-                out.push(event.line.clone());
+                out.push(event.line_for(self.features).clone());
             }
         }
         slot.position = position;
@@ -393,7 +408,8 @@ mod tests {
 
     fn event(seq: u64) -> Publication {
         let line = Bytes::from(format!("e{seq}\n"));
-        Publication { seq, line, needs: Some(Features::NONE), withheld_from: None }
+        let needs = Some(Features::NONE);
+        Publication { seq, line, reduced: Vec::new(), needs, withheld_from: None }
     }
 
     fn poll(reader: &mut Reader) -> Poll<Batch> {

@@ -9,6 +9,7 @@ use super::gate::Entry;
 use crate::Json;
 use crate::json::JsonError;
 use crate::session::content::{Block, BlockKind, Content, Message, Role, ToolResult};
+use crate::session::generation::Generation;
 use crate::session::ids::KeyId;
 use crate::session::rpc::{RpcFailure, code};
 use thiserror::Error;
@@ -28,6 +29,8 @@ pub struct Pause {
     pub expected: Vec<String>,
     /// The `tool_result` blocks of the calls that the service has run.
     pub stash: Vec<Block>,
+    /// What the turn's messages said about the generation: it holds for the rest of the turn.
+    pub generation: Generation,
 }
 
 impl Pause {
@@ -36,7 +39,7 @@ impl Pause {
         self.expected.iter().map(String::as_str).filter(|id| self.stashed(id).is_none())
     }
 
-    /// The pause as JSON: `{"owner":…,"expected":[…],"stash":[…]}`.
+    /// The pause as JSON: `{"owner":…,"expected":[…],"stash":[…],"generation":{…}}`.
     #[must_use]
     pub fn to_json(&self) -> Json {
         let ids: Vec<Json> = self.expected.iter().map(|id| Json::string(id)).collect();
@@ -44,6 +47,7 @@ impl Pause {
             ("owner", &Json::string(self.owner.as_str())),
             ("expected", &Json::array(&ids)),
             ("stash", &Json::array(self.stash.iter().map(Block::json))),
+            ("generation", &self.generation.to_json()),
         ])
     }
 
@@ -62,6 +66,8 @@ impl Pause {
             owner: KeyId::from(member("owner")?.decode::<String>()?),
             expected: member("expected")?.decode()?,
             stash: member("stash")?.decode()?,
+            generation: Generation::read(&member("generation")?)
+                .map_err(|error| JsonError { at: 0, reason: error.to_string() })?,
         })
     }
 
@@ -268,6 +274,7 @@ mod tests {
             owner: KeyId::from("key_a"),
             expected: ["a", "s", "b"].map(str::to_owned).to_vec(),
             stash: vec![Block::read(json(stashed))],
+            generation: Generation::read(&json(r#"{"system":null}"#)).unwrap(),
         }
     }
 
@@ -442,7 +449,8 @@ mod tests {
         let stored = pause().to_json();
         assert_eq!(Pause::read(&stored).unwrap(), pause());
         assert_eq!(pause().open_calls().collect::<Vec<_>>(), ["a", "b"]);
-        for broken in ["{}", r#"{"owner":1,"expected":[],"stash":[]}"#, "[]"] {
+        let generation = r#"{"owner":"k","expected":[],"stash":[],"generation":{"system":1}}"#;
+        for broken in ["{}", r#"{"owner":1,"expected":[],"stash":[]}"#, "[]", generation] {
             assert!(Pause::read(&json(broken)).is_err(), "{broken}");
         }
     }

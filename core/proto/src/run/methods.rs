@@ -8,6 +8,7 @@ use crate::Json;
 use crate::session::content::{Message, open_enum};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
+use crate::session::generation::Generation;
 use crate::session::ids::KeyId;
 use crate::session::method::{
     CancelSubagent, Compact, ExecRemoteSandbox, Method, Params, ReportLocalSandbox,
@@ -212,6 +213,17 @@ pub fn turn_interrupted() -> RpcFailure {
 #[must_use]
 pub fn message_id_used() -> RpcFailure {
     RpcFailure::new(code::MESSAGE_ID_USED, "message_id was used for another message")
+}
+
+/// What `session.sendMessage` says about the generation; nothing without the feature `options`.
+///
+/// # Errors
+/// `-32602`, naming the member.
+pub fn generation(params: &Json, features: Features) -> Result<Generation, RpcFailure> {
+    if !features.options {
+        return Ok(Generation::default());
+    }
+    Generation::read(params).map_err(|error| invalid(&error.to_string()))
 }
 
 /// `session.updateClientTools`: the caller's new list, which replaces the old one.

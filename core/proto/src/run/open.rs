@@ -7,6 +7,8 @@ use super::depth;
 use super::methods::SessionState;
 use crate::Json;
 use crate::json::JsonError;
+use crate::session::feature::Features;
+use crate::session::generation::{Generation, GenerationError};
 use crate::session::ids::{ProfileId, SessionId};
 use crate::session::problem::Problem;
 use crate::session::tool::ToolDeclaration;
@@ -67,6 +69,8 @@ pub struct Declared {
     pub names_tools: bool,
     /// How the history is compacted, as it was sent; only when a session is opened.
     pub compaction: Option<Json>,
+    /// What the session's models are asked beside the conversation; only when it is opened (feature `options`).
+    pub generation: Generation,
 }
 
 /// One list of declared tools.
@@ -104,6 +108,26 @@ impl DeclaredTools {
 }
 
 impl Declared {
+    /// The settings that are fixed when a session is opened: `{"compaction","generation"}`, nothing when there are none.
+    #[must_use]
+    pub fn settings(&self) -> Option<Json> {
+        let generation = (!self.generation.is_empty()).then(|| self.generation.to_json());
+        let compaction = self.compaction.as_ref().map(|config| ("compaction", config));
+        let generation = generation.as_ref().map(|generation| ("generation", generation));
+        (compaction.is_some() || generation.is_some())
+            .then(|| Json::object(compaction.into_iter().chain(generation)))
+    }
+
+    /// The generation in what [`Declared::settings`] wrote.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn generation_of(settings: &Json) -> Result<Generation, GenerationError> {
+        settings
+            .member("generation")
+            .map_or_else(|| Ok(Generation::default()), |said| Generation::read(&said))
+    }
+
     /// The payload of `session.open` and `session.join`.
     #[must_use]
     pub fn event_payload(&self) -> Json {
@@ -145,7 +169,7 @@ pub fn read_body(body: impl Into<Bytes>) -> Result<Json, Problem> {
 ///
 /// # Errors
 /// The first one that fails.
-pub fn check_open(body: &Json, profile: &Profile) -> Result<Declared, Refused> {
+pub fn check_open(body: &Json, profile: &Profile, features: Features) -> Result<Declared, Refused> {
     let compaction = match body.member("compaction").filter(|c| !c.is_null()) {
         Some(config) => Some((Compaction::read(&config)?, config)),
         None => None,
@@ -159,6 +183,9 @@ pub fn check_open(body: &Json, profile: &Profile) -> Result<Declared, Refused> {
             return Err(Problem::new(501, "not_implemented", detail).into());
         }
         declared.compaction = Some(config);
+    }
+    if features.options {
+        declared.generation = Generation::read(body).map_err(|e| bad_body(&e.to_string()))?;
     }
     check_profile(profile, "the profile bound to this client key is no longer available")?;
     check_tools(&declared, profile)?;
@@ -278,6 +305,7 @@ fn read_declared(body: &Json) -> Result<Declared, Problem> {
             .iter()
             .any(|name| body.member(name).is_some()),
         compaction: None,
+        generation: Generation::default(),
     })
 }
 

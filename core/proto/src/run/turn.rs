@@ -6,12 +6,14 @@
 //! before they are shown and before the next effect is carried out.
 
 use super::depth;
+use super::gate::Entry;
 use super::log::{Audience, LogEvent, boolean, call_payload, client_result, for_provider};
 use super::merge::{MergeError, Merged, Pause, merge, settle};
 use super::toolbox::{Route, Toolbox};
 use crate::Json;
 use crate::session::content::{Block, BlockKind, Message, ToolUse};
 use crate::session::event::EventType;
+use crate::session::generation::{Generation, ToolChoice};
 use crate::session::ids::KeyId;
 use crate::session::payload::TokenUsage;
 use crate::session::rpc::{RpcFailure, code};
@@ -46,6 +48,9 @@ pub struct Turn {
     providers: Vec<Provider>,
     max_rounds: u32,
     keep_open: Option<RetryPolicy>,
+    /// What the messages of this turn said about the generation, and what holds.
+    said: Generation,
+    generation: Generation,
     round: u32,
     messages: Arc<Vec<Message>>,
     tail: Vec<Json>,
@@ -72,6 +77,22 @@ impl Turn {
     pub fn start(start: TurnStart) -> Result<Self, Box<Rejected>> {
         let TurnStart { actor, entry, paused, message, history, toolbox, providers, .. } = start;
         let TurnStart { max_rounds, keep_open, .. } = start;
+        let continued = paused.as_ref().filter(|_| is_continuation(&entry, &message));
+        let (said, generation) = match continued {
+            Some(pause) => {
+                let said = start.generation.over(&pause.generation);
+                let generation = said.over(&start.session_generation).settled();
+                (said, generation.with_calls_made())
+            }
+            None => {
+                let generation = start.generation.over(&start.session_generation).settled();
+                (start.generation, generation)
+            }
+        };
+        if let Some(fault) = fault_of_choice(&generation, &toolbox) {
+            let failure = invalid(fault);
+            return Err(Box::new(Rejected { failure, events: Vec::new(), ends_session: false }));
+        }
         let merged = merge(message, paused.as_ref(), &entry)
             .map_err(|error| Box::new(rejected(&actor, &error, keep_open.is_some())))?;
         let pending = opening_events(&actor, &merged);
@@ -85,6 +106,8 @@ impl Turn {
             providers: Vec::new(),
             max_rounds,
             keep_open,
+            said,
+            generation,
             round: 0,
             messages: Arc::new(messages),
             tail: Vec::new(),
@@ -216,8 +239,6 @@ impl Turn {
 /// # Errors
 /// `-32602` when a result belongs to no open call or comes twice; the turn stays paused.
 pub fn cancel_paused(pause: &Pause, results: Vec<Block>) -> Result<Vec<LogEvent>, RpcFailure> {
-    let invalid =
-        |why: String| RpcFailure::new(code::INVALID_PARAMS, format!("Invalid params: {why}"));
     if !results.iter().all(|block| depth::fits(block.json(), depth::MAX_LEVELS - 1)) {
         return Err(invalid(depth::too_deep("\"results\"")));
     }
@@ -255,6 +276,29 @@ fn rejected(actor: &KeyId, error: &MergeError, keep_open: bool) -> Rejected {
         Vec::new()
     };
     Rejected { failure: error.to_failure(), events, ends_session }
+}
+
+/// Whether a message goes on with the turn that it takes up, rather than giving it up for something new.
+fn is_continuation(entry: &Entry, message: &Message) -> bool {
+    *entry == Entry::Resumed && message.content.has_tool_results()
+}
+
+/// Why a choice of tools cannot be made, if it cannot.
+fn fault_of_choice(generation: &Generation, toolbox: &Toolbox) -> Option<String> {
+    let tools = toolbox.advertised();
+    match generation.options().tool_choice? {
+        ToolChoice::Any if tools.is_empty() => {
+            Some("\"options.tool_choice\" asks for a tool, and this turn has none".to_owned())
+        }
+        ToolChoice::Tool(name) if !tools.iter().any(|tool| tool.name == name) => {
+            Some(format!("\"options.tool_choice\" names {name:?}, which is no tool of this turn"))
+        }
+        _ => None,
+    }
+}
+
+fn invalid(why: String) -> RpcFailure {
+    RpcFailure::new(code::INVALID_PARAMS, format!("Invalid params: {why}"))
 }
 
 /// Why the tool calls of a response cannot be run, if they cannot.

@@ -26,6 +26,38 @@ pub fn shows_event(features: Features, type_name: &str) -> bool {
     needed_for_event(type_name).is_some_and(|needed| features.covers(needed))
 }
 
+/// The features that decide what is shown of an event's payload.
+pub const CONTENT: Features = Features { options: true, ..Features::NONE };
+
+/// The payload of an event as a request with these features is shown it; nothing when it is shown as it is.
+#[must_use]
+pub fn shown_payload(features: Features, type_name: &str, payload: &Json) -> Option<Json> {
+    if may_hide(features, type_name) {
+        let hidden = |name: &&str| payload.member(name).is_some();
+        let hidden: Vec<&str> = ["options", "system"].into_iter().filter(hidden).collect();
+        let shown = hidden.iter().fold(payload.clone(), |shown, name| shown.without_member(name));
+        return (!hidden.is_empty()).then_some(shown);
+    }
+    None
+}
+
+/// Whether [`shown_payload`] may be less than the payload: for shells that would have to read it first.
+#[must_use]
+pub fn may_hide(features: Features, type_name: &str) -> bool {
+    type_name == EventType::ProviderRequest.as_str() && !features.options
+}
+
+/// An event's payload as those see it who have not asked for everything in [`CONTENT`]: what they have asked for of it, and the
+/// payload, for each that differs from the whole one.
+#[must_use]
+pub fn reduced_payloads(type_name: &str, payload: &Json) -> Vec<(Features, Json)> {
+    let asked = [Features::NONE];
+    let reduced = asked.into_iter().filter_map(|asked| {
+        shown_payload(asked, type_name, payload).map(|payload| (asked, payload))
+    });
+    reduced.collect()
+}
+
 /// The message as `result.message` shows it: text, tool calls and tool results. No feature offers other blocks yet.
 #[must_use]
 pub fn shown_message(_features: Features, message: &Message) -> Message {
@@ -169,5 +201,25 @@ mod tests {
                 format!(r#"{{"events":[],"lean":true,"message":{message},"usage":{numbers}}}"#);
             assert_eq!(result.as_str(), expected);
         }
+    }
+
+    #[test]
+    fn what_a_model_is_asked_beside_the_conversation_is_shown_to_those_who_asked_for_options() {
+        let request = EventType::ProviderRequest;
+        let text = r#"{"attempt":0,"tools":[],"options":{"top_p":1},"system":"s","messages":[]}"#;
+        let payload = Json::parse(text).unwrap();
+        let plain = r#"{"attempt":0,"tools":[],"messages":[]}"#;
+        let shown = shown_payload(Features::NONE, request.as_str(), &payload).unwrap();
+        assert_eq!(shown.as_str(), plain);
+        let options = Features { options: true, ..Features::NONE };
+        assert_eq!(shown_payload(options, request.as_str(), &payload), None);
+        let [(asked, reduced)] = &reduced_payloads(request.as_str(), &payload)[..] else {
+            panic!()
+        };
+        assert_eq!((*asked, reduced.as_str()), (Features::NONE, plain));
+        let plain = Json::parse(plain).unwrap();
+        assert!(reduced_payloads(request.as_str(), &plain).is_empty());
+        // Members of other events are theirs.
+        assert_eq!(shown_payload(Features::NONE, "tool.call", &payload), None);
     }
 }

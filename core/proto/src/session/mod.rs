@@ -10,6 +10,7 @@ pub mod display;
 pub mod event;
 pub mod exchange;
 pub mod feature;
+pub mod generation;
 pub mod ids;
 pub mod method;
 pub mod narrow;

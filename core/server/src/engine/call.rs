@@ -2,7 +2,7 @@
 
 use super::listeners::{Asker, Listening};
 use super::record::{Context, Write};
-use super::send::{self, Call};
+use super::send::{self, Call, Said};
 use super::session::Session;
 use super::{Engine, Replay, cancel, detached, hold};
 use crate::store::{self, StoreError};
@@ -10,7 +10,6 @@ use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
 use broca_proto::run::methods::{self, Caller, SessionState};
 use broca_proto::run::open;
-use broca_proto::session::content::Message;
 use broca_proto::session::event::EventType;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
@@ -52,10 +51,10 @@ impl Engine {
             Ok((Method::SendMessage, _)) if self.is_stopping() => Err(send::stopping()),
             Ok((Method::SendMessage, _)) => match sent_message(&request, features) {
                 Err(failure) => Err(failure),
-                Ok((_, message)) => {
+                Ok((_, said)) => {
                     let asker = Asker { features, id: request.id };
                     let (call, listening) = Call::new(who, asker, None);
-                    send::begin(self, session, call, message);
+                    send::begin(self, session, call, said);
                     return Reply::Call(listening);
                 }
             },
@@ -170,22 +169,24 @@ impl Engine {
     }
 }
 
-/// The message of a `session.sendMessage`, and the id that its sender gave it.
+/// What a `session.sendMessage` says, and the id that its sender gave it.
 fn sent_message(
     request: &Request,
     features: Features,
-) -> Result<(Option<String>, Message), RpcFailure> {
+) -> Result<(Option<String>, Said), RpcFailure> {
     let message = methods::send_message(&request.params)?;
-    Ok((methods::message_id(&request.params, features)?, message))
+    let id = methods::message_id(&request.params, features)?;
+    let generation = methods::generation(&request.params, features)?;
+    Ok((id, Said { message, generation }))
 }
 
 /// A message that has an id. Such a one may have been answered before, whatever has become of the session since.
-fn named_message(request: &Request, features: Features) -> Option<(String, Message)> {
+fn named_message(request: &Request, features: Features) -> Option<(String, Said)> {
     if Method::parse(&request.method) != Method::SendMessage || !features.message_id {
         return None;
     }
-    let (id, message) = sent_message(request, features).ok()?;
-    id.map(|id| (id, message))
+    let (id, said) = sent_message(request, features).ok()?;
+    id.map(|id| (id, said))
 }
 
 /// What registering logs: the driver, and what the profile's images are good for.

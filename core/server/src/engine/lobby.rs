@@ -22,14 +22,20 @@ impl Engine {
     pub(crate) async fn open(
         self: &Arc<Self>,
         client: Client,
+        features: Features,
         body: Bytes,
     ) -> Result<Json, Problem> {
         let engine = Arc::clone(self);
-        let work = async move { engine.opened(client, body).await };
+        let work = async move { engine.opened(client, features, body).await };
         detached(work).await.unwrap_or_else(|| Err(broke_off()))
     }
 
-    async fn opened(&self, client: Client, body: Bytes) -> Result<Json, Problem> {
+    async fn opened(
+        &self,
+        client: Client,
+        features: Features,
+        body: Bytes,
+    ) -> Result<Json, Problem> {
         let fails = |error: StoreError| store_problem(&error);
         let body = open::read_body(body)?;
         let found = self.store().profile(client.profile.as_str()).await.map_err(fails)?;
@@ -42,7 +48,7 @@ impl Engine {
             client_version: version,
             settings: settings.map(|json| json.as_str().to_owned()),
         };
-        let declared = match open::check_open(&body, &profile) {
+        let declared = match open::check_open(&body, &profile, features) {
             Ok(declared) => declared,
             Err(refused) => {
                 if let Some(payload) = refused.audit {
@@ -61,7 +67,7 @@ impl Engine {
         let payload = declared.event_payload();
         let event = LogEvent::new(EventType::SessionOpen, client.key.clone(), payload);
         let event = new_event(event, None).map_err(fails)?;
-        let session = new(declared.client_version.clone(), declared.compaction.as_ref());
+        let session = new(declared.client_version.clone(), declared.settings().as_ref());
         let opened =
             self.store().open_session(session, lists(&declared), key.hash.clone(), event, now());
         opened.await.map_err(fails)?;
@@ -151,7 +157,7 @@ impl Engine {
         let mut items = Vec::with_capacity(page.events.len());
         for event in &page.events {
             if view::shows_event(features, &event.event_type) {
-                items.push(logged_event(id.as_str(), event).map_err(fails)?.json());
+                items.push(logged_event(id.as_str(), event, features).map_err(fails)?.json());
             }
         }
         let next = page.events.last().filter(|_| page.more);

@@ -3,8 +3,8 @@
 //! While the call goes on, its sender becomes one more listener. When it is over, the store knows what became of it.
 
 use super::listeners::Asker;
-use super::record::logged_event;
-use super::send::{self, Call, stopping};
+use super::record::Shown;
+use super::send::{self, Call, Said, stopping};
 use super::session::{Enlisted, Session};
 use super::turn::read_json;
 use super::{Engine, Reply, now_ms, parking};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// What a message was answered with.
 struct Answered {
-    events: Vec<Event>,
+    events: Vec<Shown>,
     message: Message,
     /// How long its turn is still paused, if it is.
     pause: Option<u64>,
@@ -38,13 +38,13 @@ impl Engine {
         who: KeyId,
         asker: Asker,
         request: Request,
-        named: (String, Message),
+        named: (String, Said),
     ) -> Reply {
-        let (id, message) = named;
+        let (id, said) = named;
         let name = NamedMessage {
             sender: who.as_str().to_owned(),
             id,
-            digest: digest(&message),
+            digest: digest(&said),
             keep: self.config().message_ids,
         };
         let (call, listening) = match session.enlist(&who, asker.clone(), name.clone()) {
@@ -59,7 +59,7 @@ impl Engine {
                 Ok(answered) => asker.line(Ok(&answered.result(asker.features))),
                 Err(failure) => asker.line(Err(failure)),
             }),
-            Ok(None) => self.send_new(session, call, message, &asker, &request).await,
+            Ok(None) => self.send_new(session, call, said, &asker, &request).await,
             Err(error) => {
                 let code = error.code();
                 tracing::error!(session = %session.id, code, %error, "a message cannot be looked up");
@@ -75,7 +75,7 @@ impl Engine {
         self: &Arc<Self>,
         session: Arc<Session>,
         call: Arc<Call>,
-        message: Message,
+        said: Said,
         asker: &Asker,
         request: &Request,
     ) {
@@ -83,7 +83,7 @@ impl Engine {
         let admitted =
             admitted.and_then(|_| if self.is_stopping() { Err(stopping()) } else { Ok(()) });
         match admitted {
-            Ok(()) => send::begin(self, session, call, message),
+            Ok(()) => send::begin(self, session, call, said),
             Err(failure) => session.end_unbegun(&call, |asker| asker.line(Err(&failure))),
         }
     }
@@ -115,10 +115,11 @@ impl Engine {
         let message = match answer {
             MessageAnswer::Unlogged(message) => read_json(message)?,
             _ => {
-                let is_answer = |event: &&Event| {
-                    EventType::parse(event.type_name()) == EventType::ServerMessageSend
+                let is_answer = |shown: &&Shown| {
+                    EventType::parse(shown.event.type_name()) == EventType::ServerMessageSend
                 };
-                let answer = events.iter().rev().find(is_answer).map(Event::payload);
+                let answer = events.iter().rev().find(is_answer);
+                let answer = answer.map(|shown| shown.event.payload());
                 answer.ok_or_else(|| damaged("the answer to a message"))?
             }
         };
@@ -134,7 +135,7 @@ impl Engine {
         &self,
         session: &Session,
         spans: Vec<(Seq, Seq)>,
-    ) -> Result<Vec<Event>, StoreError> {
+    ) -> Result<Vec<Shown>, StoreError> {
         let (config, id) = (self.config(), session.id.as_str());
         let limit = PageLimit { events: config.replay_page, bytes: config.replay_bytes };
         let mut events = Vec::new();
@@ -145,7 +146,7 @@ impl Engine {
                 let Some(last) = page.events.last() else { break };
                 after = last.seq;
                 for event in page.events.iter().take_while(|event| event.seq <= to) {
-                    events.push(logged_event(id, event)?);
+                    events.push(Shown::logged(id, event)?);
                 }
             }
         }
@@ -157,7 +158,8 @@ impl Answered {
     /// The result for a request with these features. It is whole: the stream has carried nothing.
     fn result(&self, features: Features) -> Json {
         let whole = Features { lean_result: false, ..features };
-        let shown = self.events.iter().filter(|e| view::shows_event(features, e.type_name()));
+        let shown = self.events.iter().map(|shown| shown.to(features));
+        let shown = shown.filter(|event| view::shows_event(features, event.type_name()));
         let shown: Vec<Json> = shown.map(Event::json).collect();
         let result = view::send_message_result(whole, &self.message, &shown, None);
         let result = match self.pause {
@@ -169,9 +171,13 @@ impl Answered {
 }
 
 /// Tells a message from others.
-fn digest(message: &Message) -> String {
+fn digest(said: &Said) -> String {
+    let mut hash = Sha256::new_with_prefix(said.message.to_json().as_bytes());
+    if !said.generation.is_empty() {
+        hash.update(said.generation.to_json().as_bytes());
+    }
     let mut text = String::with_capacity(64);
-    crate::keys::push_hex(&mut text, &Sha256::digest(message.to_json().as_bytes()));
+    crate::keys::push_hex(&mut text, &hash.finalize());
     text
 }
 

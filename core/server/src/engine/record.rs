@@ -12,6 +12,7 @@ use broca_proto::Json;
 use broca_proto::run::log::{Audience, LogEvent};
 use broca_proto::run::view;
 use broca_proto::session::event::{Event, EventParts, EventType};
+use broca_proto::session::feature::Features;
 use broca_proto::session::rpc;
 
 /// What is written together with events.
@@ -53,7 +54,27 @@ pub(super) struct Recorded {
 pub(super) struct Shown {
     pub(super) seq: Seq,
     pub(super) event: Event,
+    /// As those see it who asked for less than everything in it.
+    reduced: Vec<(Features, Event)>,
     pub(super) audience: Audience,
+}
+
+impl Shown {
+    /// An event read from the log.
+    pub(super) fn logged(session: &str, stored: &crate::store::Event) -> Result<Self, StoreError> {
+        let event = logged_event(session, stored, Features::ALL)?;
+        let mut reduced = Vec::new();
+        for (asked, _) in view::reduced_payloads(event.type_name(), &event.payload()) {
+            reduced.push((asked, logged_event(session, stored, asked)?));
+        }
+        Ok(Self { seq: stored.seq, event, reduced, audience: Audience::Everyone })
+    }
+
+    /// The event as a request with these features is shown it.
+    pub(super) fn to(&self, features: Features) -> &Event {
+        let asked = features.and(view::CONTENT);
+        self.reduced.iter().find(|(reader, _)| *reader == asked).map_or(&self.event, |(_, e)| e)
+    }
 }
 
 /// For whom and with what events are written.
@@ -88,13 +109,19 @@ impl Session {
         for (stored, (audience, payload)) in stored.into_iter().zip(shown_as) {
             let event = wire_event(self.id.as_str(), &stored, &payload)?;
             let type_name = event.type_name();
+            let mut reduced = Vec::new();
+            for (asked, payload) in view::reduced_payloads(type_name, &payload) {
+                reduced.push((asked, wire_event(self.id.as_str(), &stored, &payload)?));
+            }
+            let line = |(asked, event): &(Features, Event)| (*asked, rpc::event_line(event));
             publications.push(Publication {
                 seq: stored.seq.0,
                 line: rpc::event_line(&event),
+                reduced: reduced.iter().map(line).collect(),
                 needs: view::needed_for_event(type_name),
                 withheld_from: context.caller.filter(|_| audience != Audience::Everyone),
             });
-            recorded.events.push(Shown { seq: stored.seq, event, audience });
+            recorded.events.push(Shown { seq: stored.seq, event, reduced, audience });
         }
         self.hub.publish(publications);
         Ok(recorded)
@@ -186,20 +213,28 @@ fn wire_event(session: &str, stored: &Stored, payload: &Json) -> Result<Event, S
     Event::write(&parts).map_err(damaged)
 }
 
-/// An event read from the log, as the wire shows it.
+/// An event read from the log, as the wire shows it to a request with these features.
 pub(super) fn logged_event(
     session: &str,
     event: &crate::store::Event,
+    features: Features,
 ) -> Result<Event, StoreError> {
+    let damaged = |_| StoreError::Internal("a logged event's payload is no JSON".to_owned());
+    let reduced = if view::may_hide(features, &event.event_type) {
+        let payload = Json::parse(event.payload.clone()).map_err(damaged)?;
+        view::shown_payload(features, &event.event_type, &payload)
+    } else {
+        None
+    };
+    let payload = reduced.as_ref().map_or(event.payload.as_str(), Json::as_str);
     let created_at = event.created_at.to_string();
     let parts = EventParts {
         id: &event.id,
         session_id: session,
         client_key_id: event.client_key_id.as_deref(),
         event_type: &event.event_type,
-        payload: &event.payload,
+        payload,
         created_at: &created_at,
     };
-    let damaged = |_| StoreError::Internal("a logged event's payload is no JSON".to_owned());
     Event::write(&parts).map_err(damaged)
 }

@@ -82,7 +82,11 @@ impl Replay {
             for event in &page.events {
                 after = event.seq;
                 if view::shows_event(self.features, &event.event_type) {
-                    lines.extend_from_slice(&rpc::event_line(&logged_event(id, event)?));
+                    lines.extend_from_slice(&rpc::event_line(&logged_event(
+                        id,
+                        event,
+                        self.features,
+                    )?));
                 }
             }
             self.from = From::After(after);

@@ -13,6 +13,7 @@ use broca_proto::run::methods::{self, SessionState};
 use broca_proto::run::turn;
 use broca_proto::session::content::Message;
 use broca_proto::session::feature::Features;
+use broca_proto::session::generation::Generation;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::rpc::{self, RpcFailure};
 use bytes::Bytes;
@@ -33,6 +34,14 @@ pub(super) enum Grant {
     Cancelled,
     /// The service goes down.
     Stopping,
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) message: Message,
+    /// What it says about the generation.
+    pub(super) generation: Generation,
 }
 
 /// One `session.sendMessage`: who sends what to whom it is shown.
@@ -60,19 +69,14 @@ impl Call {
 }
 
 /// Brings the call to the gate. Its streams get their feed when the gate opens.
-pub(super) fn begin(
-    engine: &Arc<Engine>,
-    session: Arc<Session>,
-    call: Arc<Call>,
-    message: Message,
-) {
+pub(super) fn begin(engine: &Arc<Engine>, session: Arc<Session>, call: Arc<Call>, said: Said) {
     let engine = Arc::clone(engine);
     let (ticket, granted) = session.arrive(&call);
     if engine.is_stopping() {
         // It may have arrived after those that wait were refused.
         session.begin_shutdown();
     }
-    let work = wait_and_run(engine, session, call, message, ticket, granted);
+    let work = wait_and_run(engine, session, call, said, ticket, granted);
     // What the turn says in the service's log belongs to the request that began it.
     tokio::spawn(work.in_current_span());
 }
@@ -81,7 +85,7 @@ async fn wait_and_run(
     engine: Arc<Engine>,
     session: Arc<Session>,
     call: Arc<Call>,
-    message: Message,
+    said: Said,
     ticket: Ticket,
     mut granted: oneshot::Receiver<Grant>,
 ) {
@@ -108,7 +112,7 @@ async fn wait_and_run(
         Ok(Grant::Go { entry, stopped, cancelled }) => {
             let held = Held::new(&engine, &session, &call, ticket);
             let drive = Drive::new(engine, session, call, held, stopped, cancelled);
-            return drive.run(entry, message, was_alone).await;
+            return drive.run(entry, said, was_alone).await;
         }
         Ok(Grant::Refused(why, state)) => methods::gate_refusal(why, &state),
         Ok(Grant::Cancelled) => turn::turn_cancelled(),

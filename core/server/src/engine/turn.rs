@@ -7,7 +7,7 @@ mod prepare;
 mod work;
 
 use super::record::{Context, Recorded, Shown, Write};
-use super::send::{Call, Held, stopping};
+use super::send::{Call, Held, Said, stopping};
 use super::session::{Ending, Session, Stop};
 use super::{Engine, millis, now_ms, parking};
 use crate::hub::ReaderId;
@@ -105,14 +105,14 @@ impl Drive {
     }
 
     /// `was_alone`: for a time nobody listened to the call while it waited.
-    pub(super) async fn run(mut self, entry: Entry, message: Message, was_alone: bool) {
+    pub(super) async fn run(mut self, entry: Entry, said: Said, was_alone: bool) {
         let can_come_again = self.call.message.is_some() && entry != Entry::Resumed;
         if was_alone && can_come_again && self.session.give_up_if_gone(&self.call) {
             let ending = self.give_back(&entry).await;
             self.held.end(ending, |_| Bytes::new());
             return;
         }
-        let prepared = self.prepare(entry.clone(), message).await;
+        let prepared = self.prepare(entry.clone(), said).await;
         let start = match prepared {
             Ok(Ok(start)) => start,
             Ok(Err((failure, ending))) => return self.end(ending, &Err(failure)),
@@ -216,7 +216,7 @@ impl Drive {
             deadline: wall(deadline),
             expected: pause.expected,
             stashed: Json::array(&stash).as_str().to_owned(),
-            progress: "{}".to_owned(),
+            progress: pause.generation.to_json().as_str().to_owned(),
         };
         let note = self.end_note(Ok(&message), &events);
         self.record(Write::Park { lease, pause }, events, note).await?;
@@ -334,7 +334,7 @@ impl Answered {
         let events: Vec<Json> = shown
             .iter()
             .filter(|shown| view::in_result(features, shown.event.type_name(), shown.audience))
-            .map(|shown| shown.event.json())
+            .map(|shown| shown.to(features).json())
             .collect();
         let result = view::send_message_result(features, &self.message, &events, self.usage);
         match self.pause {

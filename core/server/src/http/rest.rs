@@ -53,7 +53,8 @@ pub(crate) async fn open(
     let (parts, content) = request.into_parts();
     let client = auth::client(&engine, &parts.headers).await?;
     let content = read_json(&engine, &parts.headers, content).await?;
-    Ok(json(201, &engine.open(client, content).await?))
+    let features = rpc::features(&parts.headers, engine.config());
+    Ok(json(201, &engine.open(client, features, content).await?))
 }
 
 /// `POST /api/v1/sessions/{id}/join`.

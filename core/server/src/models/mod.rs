@@ -12,6 +12,7 @@ use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
 use broca_proto::provider::unit::ErrorClass;
 use broca_proto::session::content::{Block, Message};
+use broca_proto::session::generation::Generation;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -85,6 +86,8 @@ pub struct ModelRequest {
     pub tools: Vec<ToolSpec>,
     /// The most tokens of the answer; absent means the model's own setting.
     pub max_tokens: Option<u64>,
+    /// What else the model is asked.
+    pub generation: Generation,
 }
 
 /// A complete answer.

@@ -202,6 +202,7 @@ impl OpenAi {
             max_tokens_member: &self.settings.max_tokens_member,
             messages: &request.messages,
             tools: &request.tools,
+            generation: &request.generation,
         };
         let fault = |words: &str| ModelFailure::new(ErrorClass::Permanent, words);
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());

@@ -109,7 +109,8 @@ pub struct NewSession {
     pub creator: String,
     /// What the client says of itself.
     pub client_version: Option<String>,
-    /// Session-wide settings that are fixed at creation (compaction), a JSON object as text.
+    /// Session-wide settings that are fixed at creation, a JSON object as text; see
+    /// [`Declared::settings`](broca_proto::run::open::Declared::settings).
     pub settings: Option<String>,
 }
 
@@ -182,7 +183,7 @@ pub struct Pause {
     pub expected: Vec<String>,
     /// The results that the service has already: a JSON array of `tool_result` blocks as text.
     pub stashed: String,
-    /// What else the turn engine needs to go on (rounds so far …): JSON as text.
+    /// What else the turn engine needs to go on: JSON as text.
     pub progress: String,
 }
 

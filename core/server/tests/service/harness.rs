@@ -122,6 +122,12 @@ impl Stub {
         serde_json::from_str(&format!("[{}]", texts.join(","))).unwrap()
     }
 
+    /// System prompt and options of the `n`th request.
+    pub fn generation(&self, n: usize) -> Value {
+        let asked = self.asked.lock().unwrap();
+        serde_json::from_str(asked[n].generation.to_json().as_str()).unwrap()
+    }
+
     /// The names of the tools in the `n`th request.
     pub fn tools(&self, n: usize) -> Vec<String> {
         self.asked.lock().unwrap()[n].tools.iter().map(|tool| tool.name.clone()).collect()
@@ -300,6 +306,21 @@ impl World {
         let opened = self.post("/api/v1/sessions", &key, &open_body(tools)).await;
         assert_eq!(opened.status, 201, "{}", opened.text());
         Driver::of(self.addr, id, key, &opened.json())
+    }
+
+    /// A new client that opens a session with a body and features of its own.
+    pub async fn open_with(&self, features: &str, body: &Value) -> Result<Driver, Answer> {
+        let (id, key) = self.key().await;
+        let mut headers = bearer(&key);
+        headers.push(("Broca-Features".to_owned(), features.to_owned()));
+        let body = body.to_string();
+        let opened = exchange(self.addr, "POST", "/api/v1/sessions", &headers, Some(&body)).await;
+        if opened.status != 201 {
+            return Err(opened);
+        }
+        let driver = Driver::of(self.addr, id, key, &opened.json());
+        driver.register().await;
+        Ok(driver)
     }
 
     /// Another client that joins.

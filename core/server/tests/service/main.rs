@@ -14,6 +14,7 @@ mod killed;
 mod lean;
 mod message_id;
 mod notices;
+mod options;
 mod pauses;
 mod rest;
 mod restart;

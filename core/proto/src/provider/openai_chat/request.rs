@@ -8,6 +8,7 @@ use super::super::ToolSpec;
 use super::super::alternation::alternating;
 use crate::Json;
 use crate::session::content::{Block, Content, Message, Role};
+use crate::session::generation::{Generation, Options, ToolChoice};
 use std::borrow::Cow;
 
 /// One request.
@@ -23,6 +24,8 @@ pub struct ChatRequest<'a> {
     pub messages: &'a [Message],
     /// The tools on offer; with none the member is left out.
     pub tools: &'a [ToolSpec],
+    /// System prompt and options.
+    pub generation: &'a Generation,
 }
 
 impl ChatRequest<'_> {
@@ -30,7 +33,12 @@ impl ChatRequest<'_> {
     #[must_use]
     pub fn body(&self) -> Json {
         let messages = readable(self.messages);
-        let messages: Vec<Json> = alternating(&messages).iter().flat_map(messages_of).collect();
+        let system = self.generation.system().map(|text| {
+            Json::object([("role", &Json::string("system")), ("content", &Json::string(&text))])
+        });
+        let messages = alternating(&messages);
+        let messages: Vec<Json> =
+            system.into_iter().chain(messages.iter().flat_map(messages_of)).collect();
         let messages = Json::array(&messages);
         let tools: Vec<Json> = self.tools.iter().map(tool).collect();
         let tools = (!tools.is_empty()).then(|| Json::array(&tools));
@@ -45,8 +53,37 @@ impl ChatRequest<'_> {
             ("stream", &yes),
             ("stream_options", &options),
         ];
-        Json::object(members.into_iter().chain(tools.iter().map(|tools| ("tools", tools))))
+        let asked = options_of(&self.generation.options(), tools.is_some());
+        let asked = asked.iter().map(|(name, value)| (*name, value));
+        let tools = tools.iter().map(|tools| ("tools", tools));
+        Json::object(members.into_iter().chain(tools).chain(asked))
     }
+}
+
+/// The options in the server's words. Servers refuse a choice of tools where there are none.
+fn options_of(options: &Options, has_tools: bool) -> Vec<(&'static str, Json)> {
+    let stop = (!options.stop.is_empty()).then(|| {
+        let stop: Vec<Json> = options.stop.iter().map(|text| Json::string(text)).collect();
+        Json::array(&stop)
+    });
+    let choice = options.tool_choice.as_ref().filter(|_| has_tools).map(|choice| match choice {
+        ToolChoice::Auto => Json::string("auto"),
+        ToolChoice::Any => Json::string("required"),
+        ToolChoice::Never => Json::string("none"),
+        ToolChoice::Tool(name) => {
+            let function = Json::object([("name", &Json::string(name))]);
+            Json::object([("type", &Json::string("function")), ("function", &function)])
+        }
+    });
+    let effort = options.effort.map(|effort| Json::string(effort.as_str()));
+    let members = [
+        ("temperature", options.temperature.clone()),
+        ("top_p", options.top_p.clone()),
+        ("stop", stop),
+        ("tool_choice", choice),
+        ("reasoning_effort", effort),
+    ];
+    members.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// The conversation as any reader of JSON takes it.
@@ -163,8 +200,42 @@ mod tests {
             max_tokens_member: "max_tokens",
             messages,
             tools,
+            generation: &Generation::default(),
         };
         request.body()
+    }
+
+    #[test]
+    fn what_is_asked_beside_the_conversation_goes_out_in_the_servers_words() {
+        let tools =
+            [ToolSpec { name: "a".into(), description: None, input_schema: Json::empty_object() }];
+        let asked = |text: &str, tools: &[ToolSpec]| {
+            let generation = Generation::read(&Json::parse(text.to_owned()).unwrap()).unwrap();
+            let body = ChatRequest {
+                model: "m",
+                max_tokens: 7,
+                max_tokens_member: "max_tokens",
+                messages: &[Message::user("hi")],
+                tools,
+                generation: &generation,
+            };
+            body.body()
+        };
+        let text = r#"{"system":"be brief","options":{"temperature":0.70,"top_p":1,"stop":["x"],"tool_choice":{"name":"a"},"reasoning":{"effort":"low"}}}"#;
+        let body = asked(text, &tools);
+        assert_eq!(
+            body.member("messages").unwrap().as_str(),
+            r#"[{"role":"system","content":"be brief"},{"role":"user","content":"hi"}]"#
+        );
+        assert!(body.as_str().ends_with(
+            r#","temperature":0.70,"top_p":1,"stop":["x"],"tool_choice":{"type":"function","function":{"name":"a"}},"reasoning_effort":"low"}"#
+        ));
+        for (choice, word) in [("any", "required"), ("none", "none"), ("auto", "auto")] {
+            let text = format!(r#"{{"options":{{"tool_choice":"{choice}"}}}}"#);
+            let sent = asked(&text, &tools).member("tool_choice").unwrap();
+            assert_eq!(sent.to_text().as_deref(), Some(word));
+            assert_eq!(asked(&text, &[]).member("tool_choice"), None);
+        }
     }
 
     #[test]

@@ -2,6 +2,10 @@
 
 use super::*;
 
+fn opened(body: &Json, profile: &Profile) -> Result<Declared, Refused> {
+    check_open(body, profile, Features::NONE)
+}
+
 fn profile() -> Profile {
     Profile {
         id: ProfileId::from("pro_1"),
@@ -17,7 +21,7 @@ fn body(text: &str) -> Json {
 }
 
 fn refused(text: &str, profile: &Profile) -> (u16, String, String) {
-    let problem = check_open(&body(text), profile).unwrap_err().problem;
+    let problem = opened(&body(text), profile).unwrap_err().problem;
     (problem.status, problem.kind, problem.detail)
 }
 
@@ -38,7 +42,7 @@ fn a_body_that_is_no_object_is_a_bad_request() {
 #[test]
 fn every_field_is_optional_and_unknown_ones_are_ignored() {
     for text in ["{}", r#"{"x":1}"#, r#"{"client_version":null,"compaction":null}"#] {
-        let declared = check_open(&body(text), &profile()).unwrap();
+        let declared = opened(&body(text), &profile()).unwrap();
         assert_eq!(declared.compaction, None);
         assert_eq!(
             declared.event_payload().as_str(),
@@ -50,7 +54,7 @@ fn every_field_is_optional_and_unknown_ones_are_ignored() {
 #[test]
 fn declared_tools_are_kept_as_sent_and_named_in_the_event() {
     let text = r#"{"client_version":"v/1","tools":[{"name":"clock","x":1.0}],"sandbox_tools":[{"name":"anything"}]}"#;
-    let declared = check_open(&body(text), &profile()).unwrap();
+    let declared = opened(&body(text), &profile()).unwrap();
     assert_eq!(declared.tools.raw.as_str(), r#"[{"name":"clock","x":1.0}]"#);
     assert_eq!(declared.tools.tools[0].input_schema, Json::empty_object());
     assert_eq!(
@@ -105,7 +109,7 @@ fn client_compaction_is_accepted_and_kept() {
         r#"{"mode":"client","prompt":null}"#,
     ] {
         let text = format!(r#"{{"compaction":{config}}}"#);
-        let declared = check_open(&body(&text), &profile()).unwrap();
+        let declared = opened(&body(&text), &profile()).unwrap();
         assert_eq!(declared.compaction.unwrap().as_str(), config);
     }
 }
@@ -114,7 +118,7 @@ fn client_compaction_is_accepted_and_kept() {
 fn a_profile_that_cannot_work_is_refused_with_an_audit_event() {
     let gone = Profile { available: false, primary_known: false, ..profile() };
     let evil = body(r#"{"tools":[{"name":"evil"}]}"#);
-    let refused = check_open(&evil, &gone).unwrap_err();
+    let refused = opened(&evil, &gone).unwrap_err();
     assert_eq!(
         (refused.problem.status, refused.problem.kind.as_str()),
         (422, "profile_unavailable")
@@ -124,7 +128,7 @@ fn a_profile_that_cannot_work_is_refused_with_an_audit_event() {
         r#"{"profile_id":"pro_1","reason":"profile_unavailable"}"#
     );
     let unknown = Profile { primary_known: false, ..profile() };
-    let refused = check_open(&evil, &unknown).unwrap_err();
+    let refused = opened(&evil, &unknown).unwrap_err();
     assert_eq!(refused.problem.kind, "primary_provider_unavailable");
     assert_eq!(refused.problem.detail, "the profile's primary provider \"main\" is not configured");
     assert_eq!(
@@ -152,7 +156,7 @@ fn names_are_checked_reserved_first_then_the_allowlist() {
     let none = Profile { allowed_tools: Vec::new(), ..profile() };
     assert_eq!(refused(r#"{"tools":[{"name":"clock"}]}"#, &none).0, 403);
     let any = Profile { allowed_tools: vec!["*".to_owned()], ..profile() };
-    assert!(check_open(&body(r#"{"tools":[{"name":"evil"}]}"#), &any).is_ok());
+    assert!(opened(&body(r#"{"tools":[{"name":"evil"}]}"#), &any).is_ok());
 }
 
 #[test]
@@ -203,7 +207,7 @@ fn subagent_tools_are_checked_last() {
         check(&text, 422, "invalid_subagent_tools", &detail);
     }
     let good = r#"[{"harness":"a","command_template":"c {model}"},{"harness":"b","command_template":"c {prompt}","prompt_via":"arg","timeout_secs":600}]"#;
-    let declared = check_open(&body(&tool(good)), &profile()).unwrap();
+    let declared = opened(&body(&tool(good)), &profile()).unwrap();
     assert!(declared.subagent_tools.raw.as_str().contains("timeout_secs"));
 }
 
@@ -269,4 +273,29 @@ fn a_join_is_checked_in_its_own_order() {
     assert_eq!(malformed.status, 400);
     let joined = check_join(&body("{}"), &id, Some(&open), &profile()).unwrap();
     assert!(joined.tools.tools.is_empty());
+}
+
+#[test]
+fn generation_options_are_read_from_those_who_ask_for_them_and_kept_with_the_session() {
+    let asks = |text: &str| {
+        let options = Features { options: true, ..Features::NONE };
+        check_open(&body(text), &profile(), options)
+    };
+    let text = r#"{"system":"s","options":{"top_p":0.5},"compaction":{"mode":"client"}}"#;
+    let settings = asks(text).unwrap().settings().unwrap();
+    assert_eq!(
+        settings.as_str(),
+        r#"{"compaction":{"mode":"client"},"generation":{"options":{"top_p":0.5},"system":"s"}}"#
+    );
+    assert_eq!(Declared::generation_of(&settings).unwrap().system().as_deref(), Some("s"));
+    let plain = opened(&body(text), &profile()).unwrap();
+    assert!(plain.generation.is_empty());
+    assert_eq!(plain.settings().unwrap().as_str(), r#"{"compaction":{"mode":"client"}}"#);
+    assert_eq!(opened(&body("{}"), &profile()).unwrap().settings(), None);
+    let bad = r#"{"options":{"temperature":9}}"#;
+    let refused = asks(bad).unwrap_err();
+    assert_eq!((refused.problem.status, refused.audit), (400, None));
+    let detail = "invalid request body: \"options.temperature\" must be a number from 0 to 2";
+    assert_eq!(refused.problem.detail, detail);
+    assert!(opened(&body(bad), &profile()).is_ok(), "a plain body's unknown members are ignored");
 }

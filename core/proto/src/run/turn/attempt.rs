@@ -92,9 +92,11 @@ impl Turn {
     }
 
     fn call_model(&mut self, attempt: Attempt) {
+        let asked = self.generation.members();
         let payload = self.providers.get(attempt.provider).map(|provider| {
-            let limit = provider.max_tokens.and_then(|n| i64::try_from(n).ok());
-            Json::object([
+            let limit = self.generation.options().max_tokens.or(provider.max_tokens);
+            let limit = limit.and_then(|n| i64::try_from(n).ok());
+            let members = [
                 ("attempt", &count(attempt.number)),
                 ("base_url", &Json::string(&provider.base_url)),
                 ("kind", &Json::string(attempt.kind())),
@@ -102,7 +104,8 @@ impl Turn {
                 ("model", &Json::string(&provider.model)),
                 ("provider", &Json::string(&provider.provider)),
                 ("tools", &self.tools_json),
-            ])
+            ];
+            Json::object(members.into_iter().chain(asked.iter().map(|(name, said)| (*name, said))))
         });
         let mut request = LogEvent::new(
             EventType::ProviderRequest,
@@ -118,6 +121,7 @@ impl Turn {
             round: self.round,
             messages: Arc::clone(&self.messages),
             tools: Arc::clone(&self.tools),
+            generation: self.generation.clone(),
         }));
     }
 

@@ -6,6 +6,7 @@ use crate::run::log::{LogEvent, boolean};
 use crate::run::merge::Pause;
 use crate::run::toolbox::Toolbox;
 use crate::session::content::{Block, Message};
+use crate::session::generation::Generation;
 use crate::session::ids::KeyId;
 use crate::session::payload::TokenUsage;
 use crate::session::rpc::RpcFailure;
@@ -47,6 +48,10 @@ pub struct TurnStart {
     pub max_rounds: u32,
     /// Whether what fails ends this turn and not the session (feature `keep-open`), and how attempts are tried again.
     pub keep_open: Option<RetryPolicy>,
+    /// What was said about the generation when the session was opened (feature `options`).
+    pub session_generation: Generation,
+    /// What the driver's message says about it, for its turn.
+    pub generation: Generation,
 }
 
 /// How attempts that failed in a way that may pass are tried again.
@@ -121,6 +126,8 @@ pub struct ModelCall {
     pub messages: Arc<Vec<Message>>,
     /// The tools the model is told about.
     pub tools: Arc<[ToolDeclaration]>,
+    /// What else it is asked.
+    pub generation: Generation,
 }
 
 /// One call of a server-side tool.

@@ -83,6 +83,7 @@ impl Turn {
         self.tail.extend([asked.to_json(), answered.to_json()]);
         Arc::make_mut(&mut self.messages).extend([asked, answered]);
         self.round += 1;
+        self.generation = std::mem::take(&mut self.generation).with_calls_made();
         self.begin_round();
     }
 
@@ -97,6 +98,7 @@ impl Turn {
             owner: self.actor.clone(),
             expected: exchange.calls.into_iter().map(|(call, _)| call.id).collect(),
             stash: exchange.results,
+            generation: self.said.clone(),
         };
         let events = std::mem::take(&mut self.pending);
         self.doing = Doing::Over;

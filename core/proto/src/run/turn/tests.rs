@@ -54,6 +54,8 @@ fn start(message: Message, providers: &[&str]) -> TurnStart {
         providers: Ok(providers.iter().map(|name| provider(name)).collect()),
         max_rounds: DEFAULT_MAX_ROUNDS,
         keep_open: None,
+        session_generation: Generation::default(),
+        generation: Generation::default(),
     }
 }
 
@@ -547,8 +549,12 @@ fn internal_members_of_calls_never_reach_the_provider() {
 
 #[test]
 fn a_malformed_continuation_ends_the_session_and_asks_no_provider() {
-    let pause =
-        Pause { owner: KeyId::from("key_a"), expected: vec!["t".to_owned()], stash: Vec::new() };
+    let pause = Pause {
+        owner: KeyId::from("key_a"),
+        expected: vec!["t".to_owned()],
+        stash: Vec::new(),
+        generation: Generation::default(),
+    };
     let start = TurnStart {
         entry: Entry::Resumed,
         paused: Some(pause),

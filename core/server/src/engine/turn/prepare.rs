@@ -2,6 +2,7 @@
 
 use super::{Drive, Lease};
 use crate::engine::record::{Context, Write};
+use crate::engine::send::Said;
 use crate::engine::session::Ending;
 use crate::engine::{Engine, millis};
 use crate::models;
@@ -12,11 +13,11 @@ use broca_proto::run::gate::Entry;
 use broca_proto::run::log::{LogEvent, history_message};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
-use broca_proto::run::open::DeclaredTools;
+use broca_proto::run::open::{Declared, DeclaredTools};
 use broca_proto::run::toolbox::{ServerTool, Toolbox};
 use broca_proto::run::turn::{Provider, RetryPolicy, TurnStart};
-use broca_proto::session::content::Message;
 use broca_proto::session::event::EventType;
+use broca_proto::session::generation::Generation;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::rpc::{self, RpcFailure};
 use broca_proto::session::tool::ToolDeclaration;
@@ -27,8 +28,9 @@ impl Drive {
     pub(super) async fn prepare(
         &mut self,
         entry: Entry,
-        message: Message,
+        said: Said,
     ) -> Result<Result<TurnStart, (RpcFailure, Ending)>, StoreError> {
+        let Said { message, generation } = said;
         let (store, id) = (self.engine.store(), self.session.id.as_str());
         let Some(session) = store.session(id).await? else {
             let failure = RpcFailure::new(rpc::code::APPLICATION, "session no longer exists");
@@ -61,6 +63,11 @@ impl Drive {
             let payload = read_json(message.payload)?;
             history.push(history_message(&payload, &EventType::parse(&message.event_type)));
         }
+        let session_generation = match session.settings {
+            None => Generation::default(),
+            Some(settings) => Declared::generation_of(&read_json(settings)?)
+                .map_err(|_| damaged("a session's settings"))?,
+        };
         let providers = self.engine.chain(&profile).map(|chain| {
             self.chain = chain;
             self.chain.iter().map(describe).collect()
@@ -76,6 +83,8 @@ impl Drive {
             providers,
             max_rounds: self.engine.config().max_rounds,
             keep_open: self.retry_policy()?,
+            session_generation,
+            generation,
         }))
     }
 
@@ -150,6 +159,8 @@ pub(in crate::engine) fn read_pause(pause: &store::Pause) -> Result<Pause, Store
         owner: KeyId::from(pause.owner.as_str()),
         expected: pause.expected.clone(),
         stash: stash.map_err(|_| damaged("a paused turn"))?,
+        generation: Generation::read(&read_json(pause.progress.clone())?)
+            .map_err(|_| damaged("a paused turn"))?,
     })
 }
 

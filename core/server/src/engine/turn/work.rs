@@ -33,7 +33,8 @@ impl Drive {
         let request = ModelRequest {
             messages: call.messages.as_ref().clone(),
             tools: call.tools.iter().map(spec).collect(),
-            max_tokens: None,
+            max_tokens: call.generation.options().max_tokens,
+            generation: call.generation,
         };
         let sink = Sink::new(&self.session.hub, &self.message_id);
         let answered = tokio::select! {

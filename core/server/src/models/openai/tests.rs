@@ -108,7 +108,12 @@ fn question() -> ModelRequest {
         description: None,
         input_schema: Json::empty_object(),
     }];
-    ModelRequest { messages: vec![Message::user("hi")], tools, max_tokens: Some(99) }
+    ModelRequest {
+        messages: vec![Message::user("hi")],
+        tools,
+        max_tokens: Some(99),
+        ..ModelRequest::default()
+    }
 }
 
 async fn ask(settings: OpenAiSettings) -> (Result<ModelReply, ModelFailure>, Vec<Delta>) {

@@ -11,14 +11,16 @@
 use super::{Piece, Plan, PlannedCall, ResultSeen, ScriptedSettings, Situation, words};
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
+use broca_proto::session::generation::ToolChoice;
 use std::collections::HashSet;
 
 /// Plans the answer.
 pub(crate) fn plan(situation: &Situation<'_>, settings: &ScriptedSettings) -> Plan {
+    let choice = situation.request.generation.options().tool_choice;
     let tools = &situation.request.tools;
     // New words beside results (a turn that was abandoned) are a new question.
     if situation.results.is_empty() || situation.text_is_new {
-        let calls = calls(&situation.text, tools);
+        let calls = chosen_calls(&situation.text, tools, choice.as_ref());
         if !calls.is_empty() {
             return Plan { pieces: announce(&calls, settings), calls, ..Plan::default() };
         }
@@ -29,6 +31,27 @@ pub(crate) fn plan(situation: &Situation<'_>, settings: &ScriptedSettings) -> Pl
         quote(&situation.results, settings.quote_chars)
     };
     Plan { pieces: words(&text, settings.word_delay), ..Plan::default() }
+}
+
+/// The calls that the message means, as far as the request leaves a choice. A tool that has to be called is, whatever the
+/// message says.
+fn chosen_calls(text: &str, tools: &[ToolSpec], choice: Option<&ToolChoice>) -> Vec<PlannedCall> {
+    let forced = |tool: &ToolSpec| {
+        let words = words_of(text);
+        vec![call(tool, text, &words, text, &words)]
+    };
+    let meant = calls(text, tools);
+    match choice {
+        Some(ToolChoice::Never) => Vec::new(),
+        Some(ToolChoice::Tool(name)) => {
+            let named: Vec<PlannedCall> =
+                meant.into_iter().filter(|call| call.name == *name).collect();
+            let tool = tools.iter().find(|tool| tool.name == *name);
+            tool.filter(|_| named.is_empty()).map_or(named, forced)
+        }
+        Some(ToolChoice::Any) if meant.is_empty() => tools.first().map_or(meant, forced),
+        _ => meant,
+    }
 }
 
 fn announce(calls: &[PlannedCall], settings: &ScriptedSettings) -> Vec<Piece> {

@@ -19,9 +19,9 @@
 //!
 //! `when` (all that is given must hold): `contains` and `equals` look at what the person said last in the turn, `round` at which
 //! answer of the turn this is (from 1), `after_tools` whether the last message brings results, `result_contains` at the text of these, `tool_offered` whether a tool of
-//! that name is on offer.
+//! that name is on offer, `system_contains` at the system prompt.
 //!
-//! `then`: `text` or `pieces` (the deltas as they shall come, each a string or `{text, delay_ms}`), `repeat` (the text so many times), `reasoning`,
+//! `then`: `text` or `pieces` (the deltas as they shall come, each a string or `{text, delay_ms}`), `show` (`asked`: system prompt and options as JSON), `repeat` (the text so many times), `reasoning`,
 //! `tool_calls` (`{name, input, id}`; inputs go out exactly as they are written, names need not exist, ids may repeat), `delay_ms` (before
 //! anything), `finish` (the finish reason, such as `length`), `fail` (`{status, error, body, retry_after_ms}`, after the text).
 //!
@@ -120,6 +120,7 @@ struct When {
     after_tools: Option<bool>,
     result_contains: Option<String>,
     tool_offered: Option<String>,
+    system_contains: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -133,6 +134,15 @@ struct Then {
     delay_ms: u64,
     finish: Option<String>,
     fail: Option<Fail>,
+    show: Option<Show>,
+}
+
+/// What an answer may show of the request.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Show {
+    /// System prompt and options.
+    Asked,
 }
 
 #[derive(Debug, Deserialize)]
@@ -217,7 +227,7 @@ impl Script {
         for (i, rule) in self.rules.iter().enumerate() {
             if rule.when.holds(situation) && rule.claim() {
                 tracing::debug!(rule = i + 1, "a script's rule answers");
-                return Some(Ok(rule.then.plan(settings)));
+                return Some(Ok(rule.then.plan(situation, settings)));
             }
         }
         let words = "no rule of the script matches; add one without \"when\" or set \"otherwise\" to \"rules\"";
@@ -245,6 +255,9 @@ impl When {
             && holds(&self.result_contains, &|part| {
                 situation.results.iter().any(|result| result.text.contains(part))
             })
+            && holds(&self.system_contains, &|part| {
+                situation.request.generation.system().is_some_and(|system| system.contains(part))
+            })
             && holds(&self.tool_offered, &|name| {
                 situation.request.tools.iter().any(|tool| tool.name == name)
             })
@@ -255,10 +268,13 @@ impl When {
 
 impl Then {
     fn check(&self) -> Result<(), String> {
-        let says = self.text.is_some() || self.pieces.is_some();
+        let says = self.text.is_some() || self.pieces.is_some() || self.show.is_some();
+        if self.show.is_some() && (self.text.is_some() || self.pieces.is_some()) {
+            return Err("\"then\" has both show and text or pieces; keep one".to_owned());
+        }
         if !says && self.tool_calls.is_empty() && self.fail.is_none() {
             return Err(
-                "\"then\" says nothing; give it text, pieces, tool_calls or fail".to_owned()
+                "\"then\" says nothing; give it text, pieces, show, tool_calls or fail".to_owned()
             );
         }
         if self.text.is_some() && self.pieces.is_some() {
@@ -280,7 +296,7 @@ impl Then {
         }
     }
 
-    fn plan(&self, settings: &ScriptedSettings) -> Plan {
+    fn plan(&self, situation: &Situation<'_>, settings: &ScriptedSettings) -> Plan {
         let repeat = self.repeat.unwrap_or(1);
         let pieces = match (&self.text, &self.pieces) {
             (Some(text), _) => words(&text.repeat(repeat), settings.word_delay),
@@ -292,7 +308,13 @@ impl Then {
                 let chosen: Vec<Piece> = chosen.collect();
                 std::iter::repeat_n(chosen, repeat).flatten().collect()
             }
-            (None, None) => Vec::new(),
+            (None, None) => match self.show {
+                Some(Show::Asked) => {
+                    let asked = situation.request.generation.to_json();
+                    vec![Piece { text: asked.as_str().to_owned(), delay: settings.word_delay }]
+                }
+                None => Vec::new(),
+            },
         };
         let calls = self.tool_calls.iter().map(|call| PlannedCall {
             id: call.id.clone(),

@@ -2,6 +2,7 @@ use super::*;
 use crate::models::NoDeltas;
 use broca_proto::provider::ToolSpec;
 use broca_proto::session::content::ToolResult;
+use broca_proto::session::generation::Generation;
 use std::sync::Mutex;
 
 #[derive(Default)]
@@ -39,7 +40,7 @@ fn mixed() -> ToolSpec {
 }
 
 fn asked(text: &str, tools: Vec<ToolSpec>) -> ModelRequest {
-    ModelRequest { messages: vec![Message::user(text)], tools, max_tokens: None }
+    ModelRequest { messages: vec![Message::user(text)], tools, ..ModelRequest::default() }
 }
 
 async fn answer(model: &Scripted, request: &ModelRequest) -> ModelReply {
@@ -57,6 +58,10 @@ fn text(reply: &ModelReply) -> String {
 
 async fn called(message: &str, tools: Vec<ToolSpec>) -> Vec<(String, String)> {
     calls(&answer(&Scripted::default(), &asked(message, tools)).await)
+}
+
+fn generation(text: &str) -> Generation {
+    Generation::read(&Json::parse(text.to_owned()).unwrap()).unwrap()
 }
 
 fn call(name: &str, input: &str) -> (String, String) {
@@ -77,6 +82,24 @@ fn answered(request: &ModelRequest, reply: &ModelReply, results: &[(&str, bool)]
     });
     next.messages.push(Message::user_blocks(blocks.collect()));
     next
+}
+
+#[tokio::test]
+async fn a_choice_of_tools_goes_before_what_the_message_means() {
+    for (message, choice, expected) in [
+        ("clock", r#""none""#, vec![]),
+        ("clock", r#"{"name":"clock"}"#, vec![call("clock", "{}")]),
+        ("a.txt", r#"{"name":"read_file"}"#, vec![call("read_file", r#"{"path":"a.txt"}"#)]),
+        ("clock", r#"{"name":"read_file"}"#, vec![call("read_file", r#"{"path":"clock"}"#)]),
+        ("b.txt", r#""any""#, vec![call("read_file", r#"{"path":"b.txt"}"#)]),
+        ("clock", r#""any""#, vec![call("clock", "{}")]),
+        ("nothing", r#""auto""#, vec![]),
+    ] {
+        let generation = generation(&format!(r#"{{"options":{{"tool_choice":{choice}}}}}"#));
+        let request = ModelRequest { generation, ..asked(message, vec![read_file(), clock()]) };
+        let reply = answer(&Scripted::default(), &request).await;
+        assert_eq!(calls(&reply), expected, "{message} {choice}");
+    }
 }
 
 #[tokio::test]
@@ -228,7 +251,8 @@ async fn any_content_is_answered() {
     for content in ["null", "7", "\"\"", "[]", "{\"a\":1}", "[{\"type\":\"image\"}]"] {
         let message = Json::parse(format!("{{\"content\":{content}}}")).unwrap();
         let messages = vec![Message::read(&message, Role::User).unwrap()];
-        let request = ModelRequest { messages, tools: vec![read_file()], max_tokens: None };
+        let request =
+            ModelRequest { messages, tools: vec![read_file()], ..ModelRequest::default() };
         assert!(!text(&answer(&Scripted::default(), &request).await).is_empty(), "{content}");
     }
 }
@@ -295,6 +319,21 @@ mod scripts {
         assert_eq!(text(&answer(&model, &third).await), "done");
         let broken = answered(&request, &first, &[("boom!", false)]);
         assert_eq!(text(&answer(&model, &broken).await), "it broke");
+    }
+
+    #[tokio::test]
+    async fn a_script_looks_at_the_system_prompt_and_shows_what_was_asked() {
+        let model = model(
+            r#"{"rules":[{"when":{"system_contains":"brief"},"then":{"show":"asked"}}],"otherwise":"fail"}"#,
+        );
+        let request =
+            |said: &str| ModelRequest { generation: generation(said), ..asked("x", Vec::new()) };
+        let said = r#"{"options":{"top_p":0.50},"system":"be brief"}"#;
+        let reply = model.call(&request(said), &NoDeltas).await.unwrap();
+        assert_eq!(text(&reply), said);
+        assert!(model.call(&request("{}"), &NoDeltas).await.is_err());
+        let both = Script::parse("s", r#"{"rules":[{"then":{"show":"asked","text":"x"}}]}"#);
+        assert!(both.unwrap_err().to_string().contains("keep one"));
     }
 
     #[tokio::test]

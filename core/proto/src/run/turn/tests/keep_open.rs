@@ -100,8 +100,12 @@ fn the_end_of_a_turn_without_providers_or_rounds_is_not_the_end_of_the_session()
 
 #[test]
 fn a_refused_continuation_leaves_no_trace_and_the_pause_stays() {
-    let pause =
-        Pause { owner: KeyId::from("key_a"), expected: vec!["t".to_owned()], stash: Vec::new() };
+    let pause = Pause {
+        owner: KeyId::from("key_a"),
+        expected: vec!["t".to_owned()],
+        stash: Vec::new(),
+        generation: Generation::default(),
+    };
     for entry in [Entry::Resumed, Entry::Reclaimed { from: KeyId::from("key_b") }] {
         let content = json(r#"[{"type":"tool_result","tool_use_id":"z","content":""}]"#);
         let message = Message { role: Role::User, content: Content::read(&content) };
