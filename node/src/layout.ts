@@ -127,6 +127,8 @@ export const enum DoneAt {
   usage = 6,
   rounds = 8,
   events = 9,
+  tool_calls = 11,
+  session = 12,
 }
 
 export const enum FinishedAt {

@@ -157,8 +157,9 @@ kinds! {
     sending = 12 { call: Number, round: Word, message: Json }
     /// The answer to a message.
     received = 13 { round: Word, message: Json }
-    /// The turn is done. `usage` is absent when nobody counted; `events` is an array of the turn's events.
-    done = 14 { text: Text, message: Json, usage: Json, rounds: Word, events: Json }
+    /// The turn is done. `usage` is absent when nobody counted; `events` is an array of the turn's events; `session` is what all
+    /// turns have spent: `rounds`, `input_tokens`, `output_tokens`, `tool_calls`.
+    done = 14 { text: Text, message: Json, usage: Json, rounds: Word, events: Json, tool_calls: Word, session: Json }
     /// The operation is over: `opened` (value: `session_id`, `profile`, `features`, `meta`, `pending`), `saved` (value: the saved
     /// session), `replied`, `ended`, `page` (its events stand before it; value: `next`), `participants` (value: `drivers`),
     /// `meta` (value: the service's words), `updated`, `closed`.

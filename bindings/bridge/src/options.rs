@@ -5,7 +5,7 @@
 //! `no_proxy`, `REQUEST_METHOD`) as the host's environment has them.
 
 use crate::refused;
-use broca::engine::{Config, Environment};
+use broca::engine::{Budget, Config, Environment};
 use broca_proto::Error;
 use broca_proto::session::feature::Features;
 use serde::Deserialize;
@@ -41,6 +41,16 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.step_buffer_bytes, options.step_buffer_bytes);
     // 0 is how the host says that pauses are not to be held.
     config.hold_ms = options.hold_ms.map_or(config.hold_ms, |ms| Some(ms).filter(|ms| *ms > 0));
+    config.turn_budget = Budget {
+        rounds: options.turn_rounds,
+        tokens: options.turn_tokens,
+        tool_calls: options.turn_tool_calls,
+    };
+    config.session_budget = Budget {
+        rounds: options.session_rounds,
+        tokens: options.session_tokens,
+        tool_calls: options.session_tool_calls,
+    };
     set(&mut config.calls.concurrent, options.concurrent_tools);
     set(&mut config.calls.pause_ms, options.pause_ms);
     set(&mut config.calls.cancel_grace_ms, options.cancel_grace_ms);
@@ -80,6 +90,14 @@ struct Options {
     step_buffer_bytes: Option<usize>,
     /// `Config::hold_ms`; 0 for none.
     hold_ms: Option<u64>,
+    /// `Config::turn_budget`.
+    turn_rounds: Option<u32>,
+    turn_tokens: Option<u64>,
+    turn_tool_calls: Option<u32>,
+    /// `Config::session_budget`.
+    session_rounds: Option<u32>,
+    session_tokens: Option<u64>,
+    session_tool_calls: Option<u32>,
     /// `Config::calls.concurrent`.
     concurrent_tools: Option<usize>,
     /// `Config::calls.pause_ms`.

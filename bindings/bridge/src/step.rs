@@ -168,6 +168,11 @@ impl Batch {
                 self.push_json(&Json::array(&all));
             }
         }
+        self.push_word(reply.tool_calls);
+        match written(&reply.session) {
+            Some(session) => self.push_json(&session),
+            None => self.push_text(None),
+        }
     }
 
     fn push_outcome(&mut self, outcome: &Outcome, session: &SessionWords<'_>) {

@@ -693,3 +693,38 @@ fn run(host: &mut Host, limit: usize, answered: &mut Vec<String>) {
         answered.push(key);
     }
 }
+
+#[test]
+fn what_the_program_before_has_spent_counts_for_this_one() {
+    for (rounds, calls_allowed) in [(Some(2), None), (None, Some(2))] {
+        let world = World::shared(&[&[("a", "x")], &[("b", "x"), ("c", "x")]]);
+        let mut first = opened(&world, PLAIN, 0);
+        first.command(2, say("go"));
+        first.settle();
+        first.answer(calls(&first, 2)[0].call, text("A")).unwrap();
+        first.settle();
+        let saved = first.engine.save().unwrap();
+        let mut second = Host::new(
+            {
+                let mut config = config();
+                config.turn_budget.rounds = rounds;
+                config.turn_budget.tool_calls = calls_allowed;
+                config
+            },
+            Environment::none(),
+            0,
+        );
+        let served = Rc::clone(&world);
+        second.script = service(PLAIN, move |r| served.borrow_mut().answer(r));
+        second.command(1, Command::Attach { saved: Box::new(saved), tools: tools() });
+        second.finish(1);
+        resume(&mut second);
+        assert_eq!(second.error(2).kind(), ErrorKind::LoopLimit);
+        assert!(calls(&second, 2).is_empty());
+        assert_eq!(second.left("session.sendMessage"), 0);
+        second.command(3, say("enough"));
+        second.finish(3);
+        let taken = world.borrow().taken.clone();
+        assert_eq!(taken[1], [("b".into(), true), ("c".into(), true)], "valid, and honest");
+    }
+}

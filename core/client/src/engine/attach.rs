@@ -250,6 +250,7 @@ impl Attach {
             memory.opened = opened;
             memory.driver = self.found.log.driver().cloned();
             memory.cursor = self.saved.cursor.clone();
+            memory.spent = self.saved.spent;
             memory.page = page;
             memory.pending = pending.map(Box::new);
         }

@@ -1,6 +1,7 @@
 //! Everything that can be set about a client, with its default.
 
 use broca_proto::Secret;
+use broca_proto::session::budget::Budget;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ndjson::DEFAULT_MAX_LINE_BYTES;
 use broca_proto::session::subscription::ReconnectPolicy;
@@ -58,6 +59,11 @@ pub struct Config {
     /// of its own (`max_hold_ms`). `None`: pauses are not held, and what is open at the service's deadline has failed.
     /// Default 24 h.
     pub hold_ms: Option<u64>,
+    /// What one turn may spend. A turn that needs more ends with `loop_limit`; its open calls get results that say so, and buy
+    /// no model round. Default: no limits.
+    pub turn_budget: Budget,
+    /// What all turns of the session may spend together, those of programs that had it before included.
+    pub session_budget: Budget,
     /// How calls of tools are run. `pause_ms` is what holds where the service does not say.
     pub calls: CallLimits,
     /// How a lost subscription is taken up again.
@@ -95,6 +101,8 @@ impl Config {
             delta_buffer_bytes: 1024 * 1024,
             step_buffer_bytes: 64 * 1024 * 1024,
             hold_ms: Some(24 * 60 * 60 * 1_000),
+            turn_budget: Budget::default(),
+            session_budget: Budget::default(),
             calls: CallLimits::default(),
             reconnect: ReconnectPolicy::default(),
             hooks: false,

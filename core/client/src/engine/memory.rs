@@ -3,7 +3,8 @@
 
 use super::session::Core;
 use super::step::StepQueue;
-use broca_proto::session::content::Block;
+use broca_proto::session::budget::Spent;
+use broca_proto::session::content::{Block, Message};
 use broca_proto::session::event::Event;
 use broca_proto::session::ids::{Cursor, KeyId};
 use broca_proto::session::saved::{SavedResult, SavedSession, SavedTurn};
@@ -23,6 +24,8 @@ pub(crate) struct Memory {
     pub(crate) driver: Option<KeyId>,
     /// The last event that the application has taken from a turn.
     pub(crate) cursor: Cursor,
+    /// What the turns that are over have spent.
+    pub(crate) spent: Spent,
     /// A page of the log at or before the beginning of the last turn.
     pub(crate) page: Option<String>,
     /// A turn that another program has left, until it is taken up.
@@ -71,6 +74,7 @@ impl Core {
             client_version: self.config.client_version.clone(),
             tools: session.tools.iter().map(|tool| tool.name().to_owned()).collect(),
             profile: session.info.profile.clone(),
+            spent: memory.spent,
             turn: pending.or(cancelled),
         })
     }
@@ -142,15 +146,24 @@ impl Pending {
     /// The turn is not to go on: the results of its pause, made up where there are none, for the next message to lead with.
     pub(crate) fn give_up(&self, tools: Vec<Tool>, limits: CallLimits, now: Time) -> Vec<Block> {
         let Some(pause) = self.pause() else { return Vec::new() };
-        let mut calls = Calls::new(tools, limits);
-        if !matches!(calls.take_up(&pause.message, self.results(pause), None, now), Ok(true)) {
-            return Vec::new();
-        }
-        calls.abandon(now);
-        let results = std::iter::from_fn(|| calls.poll()).find_map(|output| match output {
-            CallsOutput::Results { blocks, .. } => Some(blocks),
-            _ => None,
-        });
-        results.unwrap_or_default()
+        abandoned(Calls::new(tools, limits), &pause.message, self.results(pause), now)
     }
+}
+
+/// The results of a pause that is not to go on: those that are there, and for the other calls that they may have run.
+pub(crate) fn abandoned(
+    mut calls: Calls,
+    message: &Message,
+    results: Vec<(ToolOutcome, Block)>,
+    now: Time,
+) -> Vec<Block> {
+    if !matches!(calls.take_up(message, results, None, now), Ok(true)) {
+        return Vec::new();
+    }
+    calls.abandon(now);
+    let results = std::iter::from_fn(|| calls.poll()).find_map(|output| match output {
+        CallsOutput::Results { blocks, .. } => Some(blocks),
+        _ => None,
+    });
+    results.unwrap_or_default()
 }

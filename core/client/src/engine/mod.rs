@@ -34,6 +34,7 @@ pub use effect::{
 pub use session::SessionInfo;
 pub use step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Reply, Status, Step, ToolCall};
 
+pub use broca_proto::session::budget::{Budget, Spent};
 pub use broca_proto::session::saved::{SavedResult, SavedSession, SavedTurn};
 pub use broca_proto::session::turn::{Accepted, ToolOutcome};
 
@@ -191,6 +192,17 @@ impl Engine {
             _ => left.map(|_| SavedTurn::default()),
         };
         Ok(SavedSession { turn: turn.or(saved.turn), ..saved })
+    }
+
+    /// What the turns of the session have spent so far, those of programs that had it before included.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        let over = self.core.session.as_ref().map(|s| s.memory.spent).unwrap_or_default();
+        let turn = self.turns.front().and_then(|op| self.ops.get(op)).map(|op| &op.work);
+        match turn {
+            Some(Work::Turn(turn)) => over.and(turn.spent()),
+            _ => over,
+        }
     }
 
     /// Whether a turn that another program has left waits for [`Command::Resume`].

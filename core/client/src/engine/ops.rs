@@ -342,6 +342,7 @@ impl Op {
             }
             Work::Turn(mut turn) => {
                 turn.stop_calls(&mut self.steps, now);
+                turn.settle_accounts(core);
                 turn.drop_now(core, now);
             }
             Work::Watch(mut watch) => watch.drop_now(core, now),

@@ -5,6 +5,7 @@ mod heard;
 mod hold;
 mod recover;
 mod resume;
+mod spend;
 
 use super::answer::{Progress, Rpc};
 use super::command::{Answer, Trace};
@@ -14,7 +15,7 @@ use super::session::Core;
 use super::step::{Outcome, Reply, Status, Step, StepQueue, ToolCall, warning};
 use broca_proto::session::content::{Block, Content, Message, Role, ToolUse};
 use broca_proto::session::exchange::WarningClass;
-use broca_proto::session::method::{Cancel, Method, SendMessage, SendMessageResult};
+use broca_proto::session::method::{Method, SendMessage, SendMessageResult};
 use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
@@ -41,6 +42,12 @@ pub(crate) struct Turn {
     events: Vec<Json>,
     /// `session.hold` is out.
     hold: Option<Box<Rpc>>,
+    /// Calls of this client's tools.
+    tool_calls: u32,
+    /// The budget that the turn has used up, while it is being ended for that.
+    excess: Option<Error>,
+    /// What it has spent was added to the session's.
+    accounted: bool,
     cancelled: bool,
     /// Another program began the turn.
     resumed: bool,
@@ -113,7 +120,7 @@ impl Turn {
         core.give_up_pending(now);
         turn.carried =
             core.session.as_mut().map(|s| std::mem::take(&mut s.kept_results)).unwrap_or_default();
-        match turn.led_message() {
+        match Self::admit_first(core).and_then(|()| turn.led_message()) {
             Ok(message) => turn.send(message, core, steps, trace, now),
             Err(error) => turn.give_up(error, core, steps),
         }
@@ -135,6 +142,9 @@ impl Turn {
             heard: Heard::new(core.config.delta_buffer_bytes),
             events: Vec::new(),
             hold: None,
+            tool_calls: 0,
+            excess: None,
+            accounted: false,
             cancelled: false,
             resumed: false,
         }
@@ -458,7 +468,12 @@ impl Turn {
             self.finish(Err(failure), core, steps);
             return;
         }
-        match self.calls.pause_for(&result.message, result.pause_ms, now) {
+        self.excess = self.over_budget(&result.message, core);
+        let paused = match &self.excess {
+            None => self.calls.pause_for(&result.message, result.pause_ms, now),
+            Some(excess) => self.calls.decline_because(&result.message, excess.message(), now),
+        };
+        match paused {
             Ok(true) => {
                 self.state = State::Paused;
                 self.calls_moved(core, steps, trace, now);
@@ -469,10 +484,13 @@ impl Turn {
     }
 
     fn replied(&mut self, message: Message, core: &mut Core, steps: &mut StepQueue) {
+        self.settle_accounts(core);
         let reply = Reply {
             message,
-            usage: self.heard.usage,
+            usage: self.heard.meter.total(),
             rounds: self.round,
+            tool_calls: self.tool_calls,
+            session: core.memory().map(|memory| memory.spent).unwrap_or_default(),
             events: std::mem::take(&mut self.events),
         };
         steps.push(Step::Done(Box::new(reply)));
@@ -561,14 +579,7 @@ impl Turn {
                 }
                 CallsOutput::Results { blocks, cancelled: true } => {
                     self.questions.clear();
-                    if core.features().cancel {
-                        let request = Cancel { request_id: None, results: blocks };
-                        self.ask_to_cancel(None, request, core, trace, now);
-                    } else {
-                        // Sending them would buy another model round: they lead the next message.
-                        core.keep_results(blocks);
-                        self.finish(Err(cancelled()), core, steps);
-                    }
+                    self.end_pause(blocks, core, steps, trace, now);
                 }
                 other => self.show_stop(other, steps),
             }
@@ -621,6 +632,7 @@ impl Turn {
 
     fn finish(&mut self, outcome: Result<Outcome, Error>, core: &mut Core, steps: &mut StepQueue) {
         self.state = State::Over;
+        self.settle_accounts(core);
         core.forget_questions(self.op);
         core.know(self.heard.cursor());
         steps.push(Step::Finished(outcome));

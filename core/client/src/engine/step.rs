@@ -1,6 +1,7 @@
 //! What an application gets from the engine, one operation at a time.
 
 use super::CallId;
+use broca_proto::session::budget::Spent;
 use broca_proto::session::content::Message;
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::{Warning, WarningClass};
@@ -205,6 +206,10 @@ pub struct Reply {
     pub usage: Option<TokenUsage>,
     /// Requests it took.
     pub rounds: u32,
+    /// Calls of this client's tools.
+    pub tool_calls: u32,
+    /// What all turns of the session have spent, this one included.
+    pub session: Spent,
     /// `result.events` of each round, raw arrays.
     pub events: Vec<Json>,
 }

@@ -9,6 +9,7 @@ use crate::engine::{Command, Outcome, Reply, Trace};
 use crate::setup::{ClientBuilder, Setup};
 use crate::steps::{Approval, Decision, IntoMessage, Received, Sending};
 use crate::tools::{Tool, ToolSet};
+use broca_proto::session::budget::Spent;
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::rest::{Meta, Participants};
 use broca_proto::session::saved::SavedSession;
@@ -242,6 +243,12 @@ impl Session {
     /// `usage` for a session that is only observed.
     pub fn save(&self) -> Result<SavedSession, Error> {
         self.0.attached.0.with(|state, _| state.engine.save())
+    }
+
+    /// What the turns of this session have spent so far, those of programs that had it before included.
+    #[must_use]
+    pub fn spent(&self) -> Spent {
+        self.0.attached.0.with(|state, _| state.engine.spent())
     }
 
     /// Asks every turn of this session to end; each ends with a `cancelled` error. [`Turn::cancel`] also waits.

@@ -3,6 +3,7 @@
 //! The format is one JSON object, the same in every language; `docs/attach.md` describes it. It holds the session's key and
 //! results of tools: keep it where keys are kept, and never log it.
 
+use super::budget::Spent;
 use super::content::{Block, Message};
 use super::ids::{Cursor, EventId, KeyId, SessionId};
 use super::turn::ToolOutcome;
@@ -37,6 +38,8 @@ pub struct SavedSession {
     pub tools: Vec<String>,
     /// The profile as the service showed it.
     pub profile: Json,
+    /// What its turns have spent that were over.
+    pub spent: Spent,
     /// The turn that was open.
     pub turn: Option<SavedTurn>,
 }
@@ -88,6 +91,8 @@ struct Wire {
     tools: Vec<String>,
     #[serde(default)]
     profile: Json,
+    #[serde(default)]
+    spent: Spent,
     #[serde(default)]
     turn: Option<WireTurn>,
 }
@@ -144,6 +149,7 @@ impl SavedSession {
             client_version: wire.client_version,
             tools: wire.tools,
             profile: wire.profile,
+            spent: wire.spent,
             turn: wire.turn.map(read_turn).transpose()?,
         })
     }
@@ -169,6 +175,7 @@ impl SavedSession {
             client_version: self.client_version.clone(),
             tools: self.tools.clone(),
             profile: self.profile.clone(),
+            spent: self.spent,
             turn,
         };
         // Texts, numbers and JSON that was read: nothing in it cannot be written.
@@ -247,6 +254,7 @@ mod tests {
             client_version: None,
             tools: vec!["read".to_owned()],
             profile: Json::parse(r#"{"name":"main","n":1e2}"#).unwrap(),
+            spent: Spent { rounds: 2, input_tokens: 7, ..Spent::default() },
             turn: Some(SavedTurn {
                 message: Some(Message::user("hunter2 ä")),
                 pause: Some("evt_8".into()),

@@ -307,6 +307,19 @@ impl Calls {
     /// # Errors
     /// As [`Calls::pause`].
     pub fn decline(&mut self, message: &Message, now: Time) -> Result<bool, Error> {
+        self.decline_because(message, "the turn was cancelled", now)
+    }
+
+    /// As [`Calls::decline`], for another reason.
+    ///
+    /// # Errors
+    /// As [`Calls::pause`].
+    pub fn decline_because(
+        &mut self,
+        message: &Message,
+        why: &str,
+        now: Time,
+    ) -> Result<bool, Error> {
         if !self.lay_open(message)? {
             return Ok(false);
         }
@@ -315,7 +328,7 @@ impl Calls {
             if self.kept.contains_key(&self.open[i].call.id) {
                 self.open[i].state = CallState::Settled;
             } else {
-                self.never_started(i, "the turn was cancelled");
+                self.never_started(i, why);
             }
         }
         self.advance(now);

@@ -5,7 +5,7 @@
 
 use broca::engine::{
     CallId, ConnId, Delta, DeltaKind, Effect, Gap, HistoryPage, LogLevel, LogRecord, Lost, OpId,
-    Outcome, Reply, ResolveId, Status, Step, Tls, ToolCall, ToolOutcome,
+    Outcome, Reply, ResolveId, Spent, Status, Step, Tls, ToolCall, ToolOutcome,
 };
 use broca::proto::session::content::{Message, Role};
 use broca::proto::session::event::Event;
@@ -348,6 +348,13 @@ fn reply(taken: &Taken) -> Result<Reply, String> {
         message: taken.message()?,
         usage: usage.transpose().map_err(|e| format!("done.usage: {e}"))?,
         rounds: taken.word("rounds")?,
+        tool_calls: taken.later_word("tool_calls")?,
+        session: match taken.fields.get("session") {
+            Some(Some(_)) => {
+                taken.json("session")?.decode().map_err(|e| format!("done.session: {e}"))?
+            }
+            _ => Spent::default(),
+        },
         events: vec![taken.json("events")?],
     };
     if taken.text("text")? != reply.text() {

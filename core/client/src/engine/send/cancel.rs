@@ -215,6 +215,7 @@ impl Turn {
         }
         core.keep_results(kept);
         let retry = if confirmed { Retry::Safe } else { Retry::Unknown };
-        self.finish(Err(cancelled().with_retry(retry)), core, steps);
+        let error = self.ending(retry);
+        self.finish(Err(error), core, steps);
     }
 }

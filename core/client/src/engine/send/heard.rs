@@ -2,10 +2,11 @@
 
 use crate::engine::ops::show;
 use crate::engine::step::{Delta, Step, StepQueue};
+use broca_proto::session::budget::Meter;
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, KeyId};
-use broca_proto::session::payload::{ErrorReason, TokenUsage};
+use broca_proto::session::payload::ErrorReason;
 use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind, Json};
 
@@ -18,7 +19,7 @@ pub(super) struct Heard {
     pub(super) failure: Option<Error>,
     /// What the service said of the primary provider's failure.
     cause: Option<String>,
-    pub(super) usage: Option<TokenUsage>,
+    pub(super) meter: Meter,
     seen: Seen,
     /// The id of the last event that showed an assistant's message; its buffer is used again.
     message: String,
@@ -38,7 +39,7 @@ impl Heard {
             start: Vec::new(),
             failure: None,
             cause: None,
-            usage: None,
+            meter: Meter::default(),
             seen: Seen::default(),
             message: String::new(),
             driver: None,
@@ -57,7 +58,7 @@ impl Heard {
                     return;
                 }
                 self.note_message(&event);
-                look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
+                look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
                 self.cursor.clear();
                 self.cursor.extend_from_slice(event.id_bytes());
                 steps.push(Step::Event(event));
@@ -85,7 +86,7 @@ impl Heard {
                 && self.seen.insert(event.id_bytes())
             {
                 self.note_message(&event);
-                look_at(&event, &mut self.failure, &mut self.cause, &mut self.usage);
+                look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
             }
         }
     }
@@ -116,7 +117,7 @@ impl Heard {
     pub(super) fn recall(&mut self, event: &Event) {
         if self.seen.insert(event.id_bytes()) {
             self.note_message(event);
-            look_at(event, &mut self.failure, &mut self.cause, &mut self.usage);
+            look_at(event, &mut self.failure, &mut self.cause, &mut self.meter);
             self.cursor.clear();
             self.cursor.extend_from_slice(event.id_bytes());
         }
@@ -154,15 +155,10 @@ fn look_at(
     event: &Event,
     failure: &mut Option<Error>,
     cause: &mut Option<String>,
-    usage: &mut Option<TokenUsage>,
+    meter: &mut Meter,
 ) {
     if event.is(&EventType::ProviderResponse) {
-        let counted = event.payload().member("usage").and_then(|u| u.decode::<TokenUsage>().ok());
-        if let Some(counted) = counted {
-            let total = usage.get_or_insert_default();
-            total.input_tokens = total.input_tokens.saturating_add(counted.input_tokens);
-            total.output_tokens = total.output_tokens.saturating_add(counted.output_tokens);
-        }
+        meter.count(&event.payload());
         return;
     }
     if !event.is(&EventType::SessionError) {

@@ -3,17 +3,17 @@
 use super::{State, Turn, cancelled};
 use crate::engine::command::Trace;
 use crate::engine::effect::OpId;
-use crate::engine::memory::{Pending, saved_results};
+use crate::engine::memory::{Pending, abandoned, saved_results};
 use crate::engine::net::{ExchangeId, NetEvent};
 use crate::engine::session::Core;
 use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
 use crate::engine::subscribe::Watch;
-use broca_proto::session::content::{Block, Message};
+use broca_proto::session::content::{Block, Dispatch, Message};
 use broca_proto::session::ids::Cursor;
-use broca_proto::session::payload::ErrorReason;
+use broca_proto::session::payload::{ErrorReason, Payload};
 use broca_proto::session::saved::SavedTurn;
 use broca_proto::session::standing::{Ending, LoggedPause, LoggedTurn, Part, Standing};
-use broca_proto::session::turn::ToolOutcome;
+use broca_proto::session::turn::{Calls, ToolOutcome};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 
 /// A turn of which the service knows more than we do: it is watched until it pauses or ends.
@@ -77,6 +77,7 @@ impl Turn {
                 steps.push(Step::Event(event.clone()));
             }
         }
+        self.tool_calls = earlier_calls(&pending);
         let events: Vec<Json> = pending.events.iter().map(|event| event.json()).collect();
         self.events.push(Json::array(&events));
         if matches!(pending.log.standing(), Standing::Running) {
@@ -101,6 +102,14 @@ impl Turn {
         self.round = log.rounds();
         match log.standing() {
             Standing::Paused(pause) => {
+                self.excess = self.over_budget(&pause.message, core);
+                if self.excess.is_some() {
+                    let tools = core.session.as_ref().map(|s| s.tools.clone()).unwrap_or_default();
+                    let calls = Calls::new(tools, core.call_limits());
+                    let left = left.unwrap_or_default();
+                    let results = abandoned(calls, &pause.message, left, now);
+                    return self.end_pause(results, core, steps, trace, now);
+                }
                 let taken = match left {
                     Some(results) => {
                         let left_ms = left_of(pause, core);
@@ -256,6 +265,20 @@ impl Turn {
             cancelled: self.cancelled || leads,
         }
     }
+}
+
+/// Calls of client tools in the turn before the pause that is to be answered.
+fn earlier_calls(pending: &Pending) -> u32 {
+    let calls = |message: &Message| {
+        let of_client = |dispatch: &Option<Dispatch>| *dispatch == Some(Dispatch::Client);
+        message.tool_uses().filter(|(_, call)| of_client(&call.dispatch)).count()
+    };
+    let shown = pending.events.iter().filter_map(|event| match event.decode() {
+        Ok(Payload::ServerMessageSend(server)) => Some(calls(&server.message)),
+        _ => None,
+    });
+    let open = pending.pause().map_or(0, |pause| calls(&pause.message));
+    u32::try_from(shown.sum::<usize>().saturating_sub(open)).unwrap_or(u32::MAX)
 }
 
 /// How long the service still waits for the results of this pause, by its clock and ours. A deadline that has passed binds
