@@ -28,7 +28,7 @@ pub(crate) struct Publication {
     /// The notification line, newline included.
     pub(crate) line: Bytes,
     /// The line for readers that asked for less than everything in it, by what they asked for of it.
-    pub(crate) reduced: Vec<(Features, Bytes)>,
+    pub(crate) reduced: Vec<(Vec<Features>, Bytes)>,
     /// What a reader must have asked for to see it; nothing when no reader may.
     pub(crate) needs: Option<Features>,
     /// The call whose own stream leaves it out.
@@ -38,7 +38,8 @@ pub(crate) struct Publication {
 impl Publication {
     fn line_for(&self, features: Features) -> &Bytes {
         let asked = features.and(view::CONTENT);
-        self.reduced.iter().find(|(reader, _)| *reader == asked).map_or(&self.line, |(_, l)| l)
+        let less = self.reduced.iter().find(|(readers, _)| readers.contains(&asked));
+        less.map_or(&self.line, |(_, line)| line)
     }
 
     /// What it costs to keep.
@@ -441,6 +442,27 @@ mod tests {
         assert_eq!(text(&mut b).0, "e1\ne2\n");
         let ring = hub.lock();
         assert_eq!((ring.entries.len(), ring.bytes), (0, 0));
+    }
+
+    #[test]
+    fn each_reader_gets_the_line_for_what_it_asked_for() {
+        let hub = hub(|_| {});
+        let asked = |words: &[&str]| Features::parse(words.iter().copied());
+        let mut readers =
+            [[].as_slice(), &["options", "cancel"], &["blocks"], &["options", "blocks"]]
+                .map(|words| hub.attach(ReaderKind::Subscription, asked(words)));
+        let less = |readers: &[&[&str]], line: &'static str| {
+            (
+                readers.iter().map(|words| asked(words)).collect(),
+                Bytes::from_static(line.as_bytes()),
+            )
+        };
+        let reduced = vec![less(&[&[], &["blocks"]], "less\n"), less(&[&["options"]], "more\n")];
+        hub.publish([Publication { reduced, ..event(1) }]);
+        assert_eq!(hub.lock().bytes, "e1\nless\nmore\n".len());
+        let lines = readers.each_mut().map(|reader| text(reader).0);
+        assert_eq!(lines, ["less\n", "more\n", "less\n", "e1\n"]);
+        assert_eq!(hub.lock().bytes, 0);
     }
 
     #[test]

@@ -175,15 +175,16 @@ pub struct Warning {
 }
 
 impl AssistantMessage {
-    /// The content blocks of the session's message: the text, if there is any, then the calls that may run. Reasoning
-    /// has no block of its own on the plain contract.
+    /// The content blocks of the session's message: the reasoning and the text, if there are any, then the calls that
+    /// may run. Readers of the plain contract are not shown the reasoning.
     #[must_use]
     pub fn blocks(&self) -> Vec<Block> {
+        let reasoning = (!self.reasoning.is_empty()).then(|| Block::of_thinking(&self.reasoning));
         let text = (!self.text.is_empty()).then(|| Block::of_text(self.text.as_str()));
         let calls = self.tool_calls.iter().cloned().map(|ToolCall { id, name, input }| {
             Block::of_tool_use(ToolUse { id, name, input, dispatch: None })
         });
-        text.into_iter().chain(calls).collect()
+        reasoning.into_iter().chain(text).chain(calls).collect()
     }
 }
 

@@ -4,9 +4,9 @@
 //! Readers of the plain contract know a closed set of event types and of content blocks. What is
 //! hidden still counts: a cursor moves over it.
 
-use super::log::{Audience, boolean};
+use super::log::{Audience, LogEvent, boolean};
 use crate::Json;
-use crate::session::content::{Block, BlockKind, Content, Message};
+use crate::session::content::{Block, BlockKind, Content, Message, Role};
 use crate::session::event::EventType;
 use crate::session::feature::Features;
 use crate::session::payload::TokenUsage;
@@ -27,42 +27,119 @@ pub fn shows_event(features: Features, type_name: &str) -> bool {
 }
 
 /// The features that decide what is shown of an event's payload.
-pub const CONTENT: Features = Features { options: true, ..Features::NONE };
+pub const CONTENT: Features = Features { options: true, blocks: true, ..Features::NONE };
+
+/// What a request may have asked for of [`CONTENT`], short of everything.
+const LESS: [Features; 3] = [
+    Features::NONE,
+    Features { options: true, ..Features::NONE },
+    Features { blocks: true, ..Features::NONE },
+];
+
+/// Payloads that are less than the whole one, each with what those have asked for of [`CONTENT`] who are shown it.
+pub type Reduced = Vec<(Vec<Features>, Json)>;
 
 /// The payload of an event as a request with these features is shown it; nothing when it is shown as it is.
 #[must_use]
 pub fn shown_payload(features: Features, type_name: &str, payload: &Json) -> Option<Json> {
-    if may_hide(features, type_name) {
-        let hidden = |name: &&str| payload.member(name).is_some();
-        let hidden: Vec<&str> = ["options", "system"].into_iter().filter(hidden).collect();
-        let shown = hidden.iter().fold(payload.clone(), |shown, name| shown.without_member(name));
-        return (!hidden.is_empty()).then_some(shown);
-    }
-    None
+    reduce(features, &EventType::parse(type_name), payload, true)
 }
 
 /// Whether [`shown_payload`] may be less than the payload: for shells that would have to read it first.
 #[must_use]
 pub fn may_hide(features: Features, type_name: &str) -> bool {
-    type_name == EventType::ProviderRequest.as_str() && !features.options
+    match EventType::parse(type_name) {
+        EventType::ProviderRequest => !features.covers(CONTENT),
+        EventType::ServerMessageSend => !features.blocks,
+        _ => false,
+    }
 }
 
-/// An event's payload as those see it who have not asked for everything in [`CONTENT`]: what they have asked for of it, and the
-/// payload, for each that differs from the whole one.
+/// An event on its way to the log, whose whole payload this is, as those see it who have not asked for everything in it.
 #[must_use]
-pub fn reduced_payloads(type_name: &str, payload: &Json) -> Vec<(Features, Json)> {
-    let asked = [Features::NONE];
-    let reduced = asked.into_iter().filter_map(|asked| {
-        shown_payload(asked, type_name, payload).map(|payload| (asked, payload))
-    });
-    reduced.collect()
+pub fn reduced_payloads(event: &LogEvent, whole: &Json) -> Reduced {
+    // The messages are looked through as they are, not as text.
+    let hides = |message: &Message| message.role == Role::Assistant && !is_plain_message(message);
+    let may_hide_blocks = event.elided.as_ref().is_none_or(|e| e.messages.iter().any(hides));
+    reduced(&event.event_type, whole, may_hide_blocks)
 }
 
-/// The message as `result.message` shows it: text, tool calls and tool results. No feature offers other blocks yet.
+/// As [`reduced_payloads`], for an event that was read from the log.
 #[must_use]
-pub fn shown_message(_features: Features, message: &Message) -> Message {
+pub fn reduced_logged_payloads(type_name: &str, payload: &Json) -> Reduced {
+    reduced(&EventType::parse(type_name), payload, true)
+}
+
+fn reduced(event_type: &EventType, payload: &Json, may_hide_blocks: bool) -> Reduced {
+    let mut all: Reduced = Vec::new();
+    for asked in LESS {
+        let Some(shown) = reduce(asked, event_type, payload, may_hide_blocks) else { continue };
+        match all.iter_mut().find(|(_, known)| *known == shown) {
+            Some((readers, _)) => readers.push(asked),
+            None => all.push((vec![asked], shown)),
+        }
+    }
+    all
+}
+
+fn reduce(
+    features: Features,
+    event_type: &EventType,
+    payload: &Json,
+    may_hide_blocks: bool,
+) -> Option<Json> {
+    let hide_blocks = may_hide_blocks && !features.blocks;
+    match event_type {
+        EventType::ServerMessageSend if hide_blocks => plain_json(payload),
+        EventType::ProviderRequest => {
+            let asked = (!features.options).then(|| without_options(payload)).flatten();
+            let payload = asked.as_ref().unwrap_or(payload);
+            let messages = payload.member("messages").filter(|_| hide_blocks);
+            let messages = messages.and_then(|messages| plain_messages(&messages));
+            messages.map(|messages| payload.with_member("messages", &messages)).or(asked)
+        }
+        _ => None,
+    }
+}
+
+fn without_options(payload: &Json) -> Option<Json> {
+    let is_there = |name: &&str| payload.member(name).is_some();
+    let there: Vec<&str> = ["options", "system"].into_iter().filter(is_there).collect();
+    let shown = there.iter().fold(payload.clone(), |shown, name| shown.without_member(name));
+    (!there.is_empty()).then_some(shown)
+}
+
+/// A list of messages without what [`plain_json`] takes away; nothing when that is nothing.
+fn plain_messages(messages: &Json) -> Option<Json> {
+    let mut messages = messages.elements()?;
+    let mut hidden = false;
+    for message in &mut messages {
+        let role = message.member("role").and_then(|role| role.to_text());
+        if role.is_some_and(|role| role == Role::Assistant.as_str())
+            && let Some(plain) = plain_json(message)
+        {
+            (*message, hidden) = (plain, true);
+        }
+    }
+    hidden.then(|| Json::array(&messages))
+}
+
+/// An assistant's message without the blocks that readers of the plain contract do not know; nothing when it has none.
+fn plain_json(message: &Json) -> Option<Json> {
+    let Content::Blocks(blocks) = Content::read(&message.member("content")?) else { return None };
+    let plain: Vec<&Json> = blocks.iter().filter(|b| is_plain(b)).map(Block::json).collect();
+    (plain.len() < blocks.len()).then(|| message.with_member("content", &Json::array(plain)))
+}
+
+fn is_plain_message(message: &Message) -> bool {
+    message.content.blocks().iter().all(is_plain)
+}
+
+/// The message as `result.message` shows it: text, tool calls and tool results, and with `blocks` everything.
+#[must_use]
+pub fn shown_message(features: Features, message: &Message) -> Message {
     let content = match &message.content {
-        Content::Blocks(blocks) => {
+        Content::Blocks(blocks) if !features.blocks => {
             Content::Blocks(blocks.iter().filter(|block| is_plain(block)).cloned().collect())
         }
         content => content.clone(),
@@ -213,13 +290,56 @@ mod tests {
         assert_eq!(shown.as_str(), plain);
         let options = Features { options: true, ..Features::NONE };
         assert_eq!(shown_payload(options, request.as_str(), &payload), None);
-        let [(asked, reduced)] = &reduced_payloads(request.as_str(), &payload)[..] else {
-            panic!()
-        };
-        assert_eq!((*asked, reduced.as_str()), (Features::NONE, plain));
+        let reduced = reduced_logged_payloads(request.as_str(), &payload);
+        let [(readers, reduced)] = &reduced[..] else { panic!("{reduced:?}") };
+        let blocks = Features { blocks: true, ..Features::NONE };
+        assert_eq!((&readers[..], reduced.as_str()), (&[Features::NONE, blocks][..], plain));
         let plain = Json::parse(plain).unwrap();
-        assert!(reduced_payloads(request.as_str(), &plain).is_empty());
+        assert!(reduced_logged_payloads(request.as_str(), &plain).is_empty());
         // Members of other events are theirs.
         assert_eq!(shown_payload(Features::NONE, "tool.call", &payload), None);
+    }
+
+    #[test]
+    fn reasoning_is_shown_in_messages_and_requests_to_those_who_asked_for_blocks() {
+        let json = |text: &str| Json::parse(text.to_owned()).unwrap();
+        let blocks = Features { blocks: true, ..Features::NONE };
+        let hidden = r#"{"type":"thinking","thinking":"hm"},"#;
+        let message = |hidden: &str| {
+            format!(r#"{{"role":"assistant","content":[{hidden}{{"type":"text","text":"a"}}]}}"#)
+        };
+        let request = |hidden: &str, options: &str| {
+            // What the user said stays, whatever it is.
+            let image = r#"{"role":"user","content":[{"type":"image"}]}"#;
+            let messages = format!("[{image},{}]", message(hidden));
+            format!(r#"{{"attempt":0{options},"messages":{messages}}}"#)
+        };
+        let options = r#","options":{"top_p":1}"#;
+        for (kind, whole, plain) in [
+            (EventType::ServerMessageSend, message(hidden), message("")),
+            (EventType::ProviderRequest, request(hidden, ""), request("", "")),
+            (EventType::ProviderRequest, request(hidden, options), request("", "")),
+        ] {
+            let whole = json(&whole);
+            let shown = shown_payload(Features::NONE, kind.as_str(), &whole).unwrap();
+            assert_eq!(shown.as_str(), plain);
+            assert!(may_hide(Features::NONE, kind.as_str()));
+            assert_eq!(shown_payload(CONTENT, kind.as_str(), &whole), None);
+            assert!(reduced_logged_payloads(kind.as_str(), &json(&plain)).is_empty());
+            let shown =
+                shown_message(blocks, &Message::assistant(vec![Block::read(whole.clone())]));
+            assert_eq!(shown.content.blocks().len(), 1);
+        }
+        let whole = json(&request(hidden, options));
+        let request_type = EventType::ProviderRequest.as_str();
+        let asked_blocks = shown_payload(blocks, request_type, &whole).unwrap();
+        assert_eq!(asked_blocks.as_str(), request(hidden, ""));
+        let reduced = reduced_logged_payloads(request_type, &whole);
+        assert_eq!(reduced.len(), 3, "each of the three sees something else");
+        let alike = reduced_logged_payloads(request_type, &json(&request(hidden, "")));
+        let [(readers, _)] = &alike[..] else { panic!("{alike:?}") };
+        assert_eq!(readers.len(), 2);
+        let user = r#"{"role":"user","content":[{"type":"image"}]}"#;
+        assert_eq!(shown_payload(Features::NONE, "client.message.send", &json(user)), None);
     }
 }

@@ -319,6 +319,14 @@ impl Block {
         Self { raw, kind: BlockKind::Text(text) }
     }
 
+    /// A model's reasoning (feature `blocks`): `{"type":"thinking","thinking":…}`.
+    #[must_use]
+    pub fn of_thinking(thinking: &str) -> Self {
+        let block_type = "thinking".to_owned();
+        let members = [("type", &Json::string(&block_type)), ("thinking", &Json::string(thinking))];
+        Self { raw: Json::object(members), kind: BlockKind::Unknown { block_type } }
+    }
+
     /// A tool call.
     #[must_use]
     pub fn of_tool_use(call: ToolUse) -> Self {

@@ -100,6 +100,7 @@ impl Features {
         hold: true,
         message_id: true,
         lean_result: true,
+        blocks: true,
         options: true,
         keep_open: true,
         ..Self::NONE

@@ -55,7 +55,7 @@ pub(super) struct Shown {
     pub(super) seq: Seq,
     pub(super) event: Event,
     /// As those see it who asked for less than everything in it.
-    reduced: Vec<(Features, Event)>,
+    reduced: Vec<(Vec<Features>, Event)>,
     pub(super) audience: Audience,
 }
 
@@ -64,8 +64,10 @@ impl Shown {
     pub(super) fn logged(session: &str, stored: &crate::store::Event) -> Result<Self, StoreError> {
         let event = logged_event(session, stored, Features::ALL)?;
         let mut reduced = Vec::new();
-        for (asked, _) in view::reduced_payloads(event.type_name(), &event.payload()) {
-            reduced.push((asked, logged_event(session, stored, asked)?));
+        let less = view::reduced_logged_payloads(event.type_name(), &event.payload());
+        for (readers, _) in less {
+            let asked = readers.first().copied().unwrap_or(Features::NONE);
+            reduced.push((readers, logged_event(session, stored, asked)?));
         }
         Ok(Self { seq: stored.seq, event, reduced, audience: Audience::Everyone })
     }
@@ -73,7 +75,8 @@ impl Shown {
     /// The event as a request with these features is shown it.
     pub(super) fn to(&self, features: Features) -> &Event {
         let asked = features.and(view::CONTENT);
-        self.reduced.iter().find(|(reader, _)| *reader == asked).map_or(&self.event, |(_, e)| e)
+        let less = self.reduced.iter().find(|(readers, _)| readers.contains(&asked));
+        less.map_or(&self.event, |(_, event)| event)
     }
 }
 
@@ -101,19 +104,22 @@ impl Session {
         let mut shown_as = Vec::with_capacity(events.len());
         let mut new = Vec::with_capacity(events.len());
         for event in events {
-            shown_as.push((event.audience, event.whole_payload()));
+            let whole = event.whole_payload();
+            shown_as.push((event.audience, view::reduced_payloads(&event, &whole), whole));
             new.push(new_event(event, context.message_id)?);
         }
         let (stored, mut recorded) = self.write(engine, write, new, context.note).await?;
         let mut publications = Vec::with_capacity(stored.len());
-        for (stored, (audience, payload)) in stored.into_iter().zip(shown_as) {
+        for (stored, (audience, less, payload)) in stored.into_iter().zip(shown_as) {
             let event = wire_event(self.id.as_str(), &stored, &payload)?;
             let type_name = event.type_name();
-            let mut reduced = Vec::new();
-            for (asked, payload) in view::reduced_payloads(type_name, &payload) {
-                reduced.push((asked, wire_event(self.id.as_str(), &stored, &payload)?));
+            let mut reduced = Vec::with_capacity(less.len());
+            for (readers, payload) in less {
+                reduced.push((readers, wire_event(self.id.as_str(), &stored, &payload)?));
             }
-            let line = |(asked, event): &(Features, Event)| (*asked, rpc::event_line(event));
+            let line = |(readers, event): &(Vec<Features>, Event)| {
+                (readers.clone(), rpc::event_line(event))
+            };
             publications.push(Publication {
                 seq: stored.seq.0,
                 line: rpc::event_line(&event),

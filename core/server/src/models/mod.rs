@@ -88,6 +88,8 @@ pub struct ModelRequest {
     pub max_tokens: Option<u64>,
     /// What else the model is asked.
     pub generation: Generation,
+    /// Whether images and files of the conversation are for the model; a driver of the plain contract has not asked for it.
+    pub media: bool,
 }
 
 /// A complete answer.

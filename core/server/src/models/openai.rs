@@ -203,6 +203,7 @@ impl OpenAi {
             messages: &request.messages,
             tools: &request.tools,
             generation: &request.generation,
+            media: request.media,
         };
         let fault = |words: &str| ModelFailure::new(ErrorClass::Permanent, words);
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());

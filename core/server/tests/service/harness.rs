@@ -128,6 +128,11 @@ impl Stub {
         serde_json::from_str(asked[n].generation.to_json().as_str()).unwrap()
     }
 
+    /// Whether images and files of the `n`th request were for the model.
+    pub fn takes_media(&self, n: usize) -> bool {
+        self.asked.lock().unwrap()[n].media
+    }
+
     /// The names of the tools in the `n`th request.
     pub fn tools(&self, n: usize) -> Vec<String> {
         self.asked.lock().unwrap()[n].tools.iter().map(|tool| tool.name.clone()).collect()

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod bad_input;
+mod blocks;
 mod cancel;
 mod depth;
 mod display;

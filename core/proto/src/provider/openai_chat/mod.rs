@@ -6,6 +6,7 @@
 mod calls;
 mod chunk;
 mod failure;
+mod parts;
 pub mod request;
 
 pub use failure::failure_of_body;

@@ -1,11 +1,12 @@
 //! What is sent to a Chat Completions server (session service §6.4).
 //!
 //! The session's Anthropic-style blocks become the server's messages. Arguments of earlier calls and tool schemas go out
-//! as the text they came in. Blocks without a counterpart, such as images, are left out, and so is `is_error`. Halves of
+//! as the text they came in. Blocks without a counterpart, such as reasoning, are left out, and so is `is_error`. Halves of
 //! surrogate pairs stay in the log and never leave: a server would refuse every request of the session for one.
 
 use super::super::ToolSpec;
 use super::super::alternation::alternating;
+use super::parts;
 use crate::Json;
 use crate::session::content::{Block, Content, Message, Role};
 use crate::session::generation::{Generation, Options, ToolChoice};
@@ -26,6 +27,8 @@ pub struct ChatRequest<'a> {
     pub tools: &'a [ToolSpec],
     /// System prompt and options.
     pub generation: &'a Generation,
+    /// Whether images and files go out; otherwise they are left out.
+    pub media: bool,
 }
 
 impl ChatRequest<'_> {
@@ -37,8 +40,10 @@ impl ChatRequest<'_> {
             Json::object([("role", &Json::string("system")), ("content", &Json::string(&text))])
         });
         let messages = alternating(&messages);
-        let messages: Vec<Json> =
-            system.into_iter().chain(messages.iter().flat_map(messages_of)).collect();
+        let messages: Vec<Json> = system
+            .into_iter()
+            .chain(messages.iter().flat_map(|m| messages_of(m, self.media)))
+            .collect();
         let messages = Json::array(&messages);
         let tools: Vec<Json> = self.tools.iter().map(tool).collect();
         let tools = (!tools.is_empty()).then(|| Json::array(&tools));
@@ -103,14 +108,22 @@ fn readable(messages: &[Message]) -> Cow<'_, [Message]> {
     Cow::Owned(messages.iter().map(whole).collect())
 }
 
-fn messages_of(message: &Message) -> Vec<Json> {
+/// The text of a result that is nothing but images or files.
+const SHOWN: &str = "(shown in the next message)";
+
+fn messages_of(message: &Message, media: bool) -> Vec<Json> {
     let role = Json::string(message.role.as_str());
     let plain = |content: &Json| Json::object([("role", &role), ("content", content)]);
     match &message.content {
         Content::Text(text) => vec![plain(&Json::string(text))],
         Content::Blocks(blocks) if message.role == Role::Assistant => vec![assistant(blocks)],
         Content::Blocks(blocks) => {
-            let mut out: Vec<Json> = blocks.iter().filter_map(tool_message).collect();
+            let results = blocks.iter().filter_map(|block| tool_message(block, media));
+            let mut out: Vec<Json> = results.collect();
+            if let Some(parts) = media.then(|| parts::parts(blocks)).flatten() {
+                out.push(plain(&parts));
+                return out;
+            }
             let text = joined_text(blocks);
             if let Some(text) = text.or_else(|| out.is_empty().then(String::new)) {
                 out.push(plain(&Json::string(&text)));
@@ -140,10 +153,16 @@ fn call(block: &Block) -> Option<Json> {
     Some(Json::object([("id", &id), ("type", &kind), ("function", &function)]))
 }
 
-fn tool_message(block: &Block) -> Option<Json> {
+fn tool_message(block: &Block, media: bool) -> Option<Json> {
     let result = block.tool_result()?;
     let id = Json::string(&result.tool_use_id);
-    let content = Json::string(&flattened(&result.content));
+    let content = if media && parts::has_media(&result.content) {
+        // What is no text follows in a message of its own.
+        joined_text(Content::read(&result.content).blocks()).unwrap_or_else(|| SHOWN.to_owned())
+    } else {
+        flattened(&result.content)
+    };
+    let content = Json::string(&content);
     Some(Json::object([
         ("role", &Json::string("tool")),
         ("tool_call_id", &id),
@@ -201,6 +220,7 @@ mod tests {
             messages,
             tools,
             generation: &Generation::default(),
+            media: false,
         };
         request.body()
     }
@@ -218,6 +238,7 @@ mod tests {
                 messages: &[Message::user("hi")],
                 tools,
                 generation: &generation,
+                media: false,
             };
             body.body()
         };
@@ -288,6 +309,42 @@ mod tests {
         ] {
             assert_eq!(flattened(&Json::parse(content.to_owned()).unwrap()), text);
         }
+    }
+
+    #[test]
+    fn images_go_out_where_they_are_asked_for_and_their_results_stay_text() {
+        let image = r#"{"type":"image","source":{"type":"url","url":"u"}}"#;
+        let result = format!(r#"{{"type":"tool_result","tool_use_id":"c","content":[{image}]}}"#);
+        let said = [
+            Message::user_blocks(blocks(&format!("[{image}]"))),
+            Message::assistant(blocks(r#"[{"type":"thinking","thinking":"hm"}]"#)),
+            Message::user_blocks(blocks(&format!(r#"[{result},{{"type":"text","text":"so?"}}]"#))),
+        ];
+        let sent = |media: bool| {
+            let request = ChatRequest {
+                model: "m",
+                max_tokens: 1,
+                max_tokens_member: "max_tokens",
+                messages: &said,
+                tools: &[],
+                generation: &Generation::default(),
+                media,
+            };
+            request.body().member("messages").unwrap().as_str().to_owned()
+        };
+        let part = r#"{"type":"image_url","image_url":{"url":"u"}}"#;
+        assert_eq!(
+            sent(true),
+            format!(
+                "{}{part}{}{}{}{part}{}",
+                r#"[{"role":"user","content":["#,
+                r#"]},{"role":"assistant","content":""},"#,
+                r#"{"role":"tool","tool_call_id":"c","content":"(shown in the next message)"},"#,
+                r#"{"role":"user","content":[{"type":"text","text":"Content of the result of tool call c:"},"#,
+                r#",{"type":"text","text":"so?"}]}]"#
+            )
+        );
+        assert!(!sent(false).contains("image_url"));
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl Drive {
             tools: call.tools.iter().map(spec).collect(),
             max_tokens: call.generation.options().max_tokens,
             generation: call.generation,
+            media: self.call.features.blocks,
         };
         let sink = Sink::new(&self.session.hub, &self.message_id);
         let answered = tokio::select! {

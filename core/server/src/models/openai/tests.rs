@@ -129,6 +129,26 @@ async fn failure(acts: Vec<Act>) -> ModelFailure {
 }
 
 #[tokio::test]
+async fn reasoning_becomes_a_block_before_the_text() {
+    let fake = fake(vec![
+        stream_head(),
+        chunk(&event(r#"{"reasoning_content":"hm, "}"#, "null")),
+        chunk(&event(r#"{"reasoning_content":"so"}"#, "null")),
+        chunk(&event(r#"{"content":"yes"}"#, "\"stop\"")),
+        chunk("data: [DONE]\n\n"),
+        last_chunk(),
+    ])
+    .await;
+    let reply = ask(settings(&fake.url)).await.0.unwrap();
+    let blocks: Vec<&str> = reply.content.iter().map(|block| block.json().as_str()).collect();
+    assert_eq!(
+        blocks,
+        [r#"{"type":"thinking","thinking":"hm, so"}"#, r#"{"type":"text","text":"yes"}"#]
+    );
+    assert!(!reply.body.as_str().contains("hm, so"), "{}", reply.body.as_str());
+}
+
+#[tokio::test]
 async fn a_refusal_carries_the_wait_that_the_provider_asks_for() {
     let head = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: 0\r\n\r\n";
     let busy = failure(vec![Act::Write(head.as_bytes().to_vec())]).await;

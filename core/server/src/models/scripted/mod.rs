@@ -11,9 +11,10 @@ use super::{
     TokenUsage,
 };
 use broca_proto::Json;
-use broca_proto::session::content::{Block, BlockKind, Message, Role, ToolUse};
+use broca_proto::session::content::{Block, BlockKind, Content, Message, Role, ToolUse};
 use script::Script;
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// What the scripted model is called in `provider.request`.
@@ -44,6 +45,8 @@ pub(crate) struct Plan {
     /// Waited before anything is said.
     pub(crate) delay: Duration,
     pub(crate) reasoning: String,
+    /// Put before the text as they are.
+    pub(crate) blocks: Vec<Block>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) calls: Vec<PlannedCall>,
     /// The answer fails after its pieces.
@@ -121,6 +124,7 @@ impl Scripted {
         request: &ModelRequest,
         sink: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelFailure> {
+        let request = &without_reasoning(request);
         let situation = Situation::of(request);
         let planned = self.script.as_ref().map(|script| script.plan(&situation, &self.settings));
         let plan = match planned {
@@ -129,7 +133,7 @@ impl Scripted {
         };
         wait(plan.delay).await;
         if !plan.reasoning.is_empty() {
-            sink.delta(Delta::Reasoning(plan.reasoning));
+            sink.delta(Delta::Reasoning(plan.reasoning.clone()));
         }
         let mut text = String::new();
         for piece in plan.pieces {
@@ -157,7 +161,10 @@ impl Scripted {
             let (name, input) = (call.name, call.input);
             content.push(Block::of_tool_use(ToolUse { id, name, input, dispatch: None }));
         }
-        Ok(reply(request, content, plan.finish.unwrap_or_else(|| stop.to_owned())))
+        let mut reply = reply(request, content, plan.finish.unwrap_or_else(|| stop.to_owned()));
+        let reasoning = (!plan.reasoning.is_empty()).then(|| Block::of_thinking(&plan.reasoning));
+        reply.content.splice(..0, reasoning.into_iter().chain(plan.blocks));
+        Ok(reply)
     }
 }
 
@@ -194,6 +201,25 @@ impl<'a> Situation<'a> {
             request,
         }
     }
+}
+
+/// The request without what the model thought before: it answers, and counts, as if it had not.
+fn without_reasoning(request: &ModelRequest) -> Cow<'_, ModelRequest> {
+    let is_reasoning = |block: &Block| match block.kind() {
+        BlockKind::Unknown { block_type } => block_type.ends_with("thinking"),
+        _ => false,
+    };
+    let messages = &request.messages;
+    if !messages.iter().any(|message| message.content.blocks().iter().any(is_reasoning)) {
+        return Cow::Borrowed(request);
+    }
+    let mut request = request.clone();
+    for message in &mut request.messages {
+        if let Content::Blocks(blocks) = &mut message.content {
+            blocks.retain(|block| !is_reasoning(block));
+        }
+    }
+    Cow::Owned(request)
 }
 
 /// Cuts a text into words for the display lane, each with the blanks after it.

@@ -21,7 +21,7 @@
 //! answer of the turn this is (from 1), `after_tools` whether the last message brings results, `result_contains` at the text of these, `tool_offered` whether a tool of
 //! that name is on offer, `system_contains` at the system prompt.
 //!
-//! `then`: `text` or `pieces` (the deltas as they shall come, each a string or `{text, delay_ms}`), `show` (`asked`: system prompt and options as JSON), `repeat` (the text so many times), `reasoning`,
+//! `then`: `text` or `pieces` (the deltas as they shall come, each a string or `{text, delay_ms}`), `show` (`asked`: system prompt and options as JSON), `repeat` (the text so many times), `reasoning`, `blocks` (before the text, as they are written),
 //! `tool_calls` (`{name, input, id}`; inputs go out exactly as they are written, names need not exist, ids may repeat), `delay_ms` (before
 //! anything), `finish` (the finish reason, such as `length`), `fail` (`{status, error, body, retry_after_ms}`, after the text).
 //!
@@ -32,6 +32,7 @@ use crate::models::ModelFailure;
 use broca_proto::Json;
 use broca_proto::provider::openai_chat::failure_of_body;
 use broca_proto::provider::unit::ErrorClass;
+use broca_proto::session::content::Block;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::path::Path;
@@ -130,6 +131,7 @@ struct Then {
     pieces: Option<Vec<PieceText>>,
     repeat: Option<usize>,
     reasoning: Option<String>,
+    blocks: Vec<Json>,
     tool_calls: Vec<CallText>,
     delay_ms: u64,
     finish: Option<String>,
@@ -268,13 +270,27 @@ impl When {
 
 impl Then {
     fn check(&self) -> Result<(), String> {
-        let says = self.text.is_some() || self.pieces.is_some() || self.show.is_some();
+        let says = self.text.is_some()
+            || self.pieces.is_some()
+            || self.show.is_some()
+            || !self.blocks.is_empty();
+        let is_other = |block: &Json| {
+            let block_type = block.member("type").and_then(|word| word.to_text());
+            block_type.is_some_and(|word| !["text", "tool_use", "tool_result"].contains(&&*word))
+        };
+        if !self.blocks.iter().all(is_other) {
+            return Err(
+                "\"blocks\" must be objects with a \"type\" other than text, tool_use and tool_result"
+                    .to_owned(),
+            );
+        }
         if self.show.is_some() && (self.text.is_some() || self.pieces.is_some()) {
             return Err("\"then\" has both show and text or pieces; keep one".to_owned());
         }
         if !says && self.tool_calls.is_empty() && self.fail.is_none() {
             return Err(
-                "\"then\" says nothing; give it text, pieces, show, tool_calls or fail".to_owned()
+                "\"then\" says nothing; give it text, pieces, show, blocks, tool_calls or fail"
+                    .to_owned(),
             );
         }
         if self.text.is_some() && self.pieces.is_some() {
@@ -324,6 +340,7 @@ impl Then {
         Plan {
             delay: Duration::from_millis(self.delay_ms),
             reasoning: self.reasoning.clone().unwrap_or_default(),
+            blocks: self.blocks.iter().cloned().map(Block::read).collect(),
             pieces,
             calls: calls.collect(),
             failure: self.fail.as_ref().map(Fail::failure),

@@ -322,6 +322,33 @@ mod scripts {
     }
 
     #[tokio::test]
+    async fn reasoning_and_other_blocks_are_content_and_change_nothing_else() {
+        let redacted = r#"{"type":"redacted_thinking","data":"eA=="}"#;
+        let script = |more: &str| {
+            let call = r#""tool_calls":[{"name":"clock"}]"#;
+            model(&format!(r#"{{"rules":[{{"then":{{"text":"a"{more},{call}}}}}]}}"#))
+        };
+        let thinks = script(&format!(r#","reasoning":"hm","blocks":[{redacted}]"#));
+        let plain = script("");
+        let request = asked("x", vec![clock()]);
+        let (with, without) = (answer(&thinks, &request).await, answer(&plain, &request).await);
+        let json = |block: &Block| block.json().as_str().to_owned();
+        let thought = r#"{"type":"thinking","thinking":"hm"}"#;
+        let blocks: Vec<String> = with.content.iter().map(json).collect();
+        assert_eq!(blocks[..2], [thought, redacted]);
+        assert_eq!(with.content[2..], without.content);
+        assert_eq!((&with.body, with.usage), (&without.body, without.usage));
+        // What was thought before has no part in what comes next, the ids of calls included.
+        let (with, without) = (
+            answered(&request, &with, &[("noon", false)]),
+            answered(&request, &without, &[("noon", false)]),
+        );
+        assert_eq!(answer(&plain, &with).await, answer(&plain, &without).await);
+        let bad = Script::parse("s", r#"{"rules":[{"then":{"blocks":[{"type":"text"}]}}]}"#);
+        assert!(bad.unwrap_err().to_string().contains("other than text"));
+    }
+
+    #[tokio::test]
     async fn a_script_looks_at_the_system_prompt_and_shows_what_was_asked() {
         let model = model(
             r#"{"rules":[{"when":{"system_contains":"brief"},"then":{"show":"asked"}}],"otherwise":"fail"}"#,

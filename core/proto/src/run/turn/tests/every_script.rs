@@ -2,6 +2,7 @@
 
 use super::keep_open::retries;
 use super::*;
+use crate::run::view;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -26,6 +27,9 @@ fn answer() -> impl Strategy<Value = Result<ModelReply, ModelFailure>> {
 fn check_requests(history: &[Json], events: &[LogEvent]) {
     let mut stored = history.to_vec();
     for event in events {
+        let whole = event.whole_payload();
+        let logged = view::reduced_logged_payloads(event.event_type.as_str(), &whole);
+        assert_eq!(view::reduced_payloads(event, &whole), logged);
         match &event.elided {
             Some(elided) => {
                 let composed = compose_request(&event.payload, &stored, &elided.tail);
