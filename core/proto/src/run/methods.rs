@@ -182,39 +182,6 @@ pub fn send_message(params: &Json) -> Result<Message, RpcFailure> {
     }
 }
 
-/// The longest id that a sender may give its message.
-pub const MAX_MESSAGE_ID: usize = 128;
-
-/// The id that the sender gave its message, for requests that asked for `message-id`.
-///
-/// # Errors
-/// `-32602` unless it is 1 to [`MAX_MESSAGE_ID`] visible ASCII characters.
-pub fn message_id(params: &Json, features: Features) -> Result<Option<String>, RpcFailure> {
-    let Some(id) = params.member("message_id").filter(|_| features.message_id) else {
-        return Ok(None);
-    };
-    let fits = |id: &String| {
-        (1..=MAX_MESSAGE_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    match id.to_text().filter(fits) {
-        Some(id) => Ok(Some(id)),
-        None => Err(invalid("\"message_id\" must be 1 to 128 visible ASCII characters")),
-    }
-}
-
-/// The answer to a message whose turn began and came to no end that anybody knows.
-#[must_use]
-pub fn turn_interrupted() -> RpcFailure {
-    let message = "turn interrupted: the service restarted or failed while it ran";
-    RpcFailure::new(code::TURN_INTERRUPTED, message)
-}
-
-/// The answer to a message with the id of another one.
-#[must_use]
-pub fn message_id_used() -> RpcFailure {
-    RpcFailure::new(code::MESSAGE_ID_USED, "message_id was used for another message")
-}
-
 /// What `session.sendMessage` says about the generation; nothing without the feature `options`.
 ///
 /// # Errors
@@ -411,27 +378,6 @@ mod tests {
         for method in ["session.cancel", "session.hold"] {
             let refused = admit(method, plain).unwrap_err();
             assert_eq!((refused.code, refused.message), not_found(method));
-        }
-    }
-
-    #[test]
-    fn an_id_of_a_message_is_visible_ascii_and_only_for_those_who_asked() {
-        let with = Features { message_id: true, ..Features::NONE };
-        let read = |params: &str| message_id(&json(params), with);
-        let longest = "x".repeat(MAX_MESSAGE_ID);
-        for id in ["a", "!~", &longest] {
-            let params = format!(r#"{{"message_id":"{id}"}}"#);
-            assert_eq!(read(&params), Ok(Some(id.to_owned())));
-            assert_eq!(message_id(&json(&params), Features::NONE), Ok(None));
-        }
-        assert_eq!(read("{}"), Ok(None));
-        let long = format!("\"{longest}x\"");
-        for bad in ["\"\"", "\"a b\"", "\"\\u0007\"", "\"é\"", "5", "null", "[]", &long] {
-            let params = format!(r#"{{"message_id":{bad}}}"#);
-            let refused = read(&params).unwrap_err();
-            assert_eq!(refused.code, -32602, "{bad}");
-            assert!(refused.message.contains("1 to 128 visible ASCII"), "{}", refused.message);
-            assert_eq!(message_id(&json(&params), Features::NONE), Ok(None), "ignored as ever");
         }
     }
 

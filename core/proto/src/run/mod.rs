@@ -4,7 +4,7 @@
 //! into the one the model sees when a paused turn waits for results. [`turn`] runs rounds of model
 //! and tools as effects that a shell carries out, with the events to log ([`log`]) and the tools on
 //! offer ([`toolbox`]). [`open`] checks what opens and joins a session, [`methods`] who may call
-//! what, [`view`] what a request may see, [`depth`] how deep content may nest.
+//! what, [`repeat`] what a message gets that comes again, [`view`] what a request may see, [`depth`] how deep content may nest.
 //!
 //! Nothing here waits, stores or reads a clock: times are wall-clock milliseconds since the Unix
 //! epoch, given as arguments.
@@ -15,6 +15,7 @@ pub mod log;
 pub mod merge;
 pub mod methods;
 pub mod open;
+pub mod repeat;
 pub mod toolbox;
 pub mod turn;
 pub mod view;

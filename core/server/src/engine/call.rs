@@ -10,6 +10,7 @@ use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
 use broca_proto::run::methods::{self, Caller, SessionState};
 use broca_proto::run::open;
+use broca_proto::run::repeat;
 use broca_proto::session::event::EventType;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
@@ -175,7 +176,7 @@ fn sent_message(
     features: Features,
 ) -> Result<(Option<String>, Said), RpcFailure> {
     let message = methods::send_message(&request.params)?;
-    let id = methods::message_id(&request.params, features)?;
+    let id = repeat::message_id(&request.params, features)?;
     let generation = methods::generation(&request.params, features)?;
     Ok((id, Said { message, generation }))
 }

@@ -12,6 +12,7 @@ use crate::store::{
     KnownMessage, MessageAnswer, MessageOutcome, NamedMessage, PageLimit, Seq, StoreError,
 };
 use broca_proto::Json;
+use broca_proto::run::repeat::{self, FirstOne};
 use broca_proto::run::{methods, view};
 use broca_proto::session::content::{Message, Role};
 use broca_proto::session::event::{Event, EventType};
@@ -50,9 +51,7 @@ impl Engine {
         let (call, listening) = match session.enlist(&who, asker.clone(), name.clone()) {
             Enlisted::New(call, listening) => (call, listening),
             Enlisted::Joined(listening) => return Reply::Call(listening),
-            Enlisted::Other => {
-                return Reply::Line(asker.line(Err(&methods::message_id_used())));
-            }
+            Enlisted::Refused(failure) => return Reply::Line(asker.line(Err(&failure))),
         };
         match self.look_up(&session, &name).await {
             Ok(Some(answered)) => session.end_unbegun(&call, |asker| match &answered {
@@ -101,12 +100,13 @@ impl Engine {
             Ok(None) | Err(StoreError::Unknown { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if known.digest != name.digest {
-            return Ok(Some(Err(methods::message_id_used())));
+        let KnownMessage { digest, epoch, outcome } = known;
+        let first = outcome.as_ref().map_or(FirstOne::BrokeOff, |_| FirstOne::Answered);
+        if let Err(failure) = repeat::share_in(first, digest == name.digest) {
+            return Ok(Some(Err(failure)));
         }
-        let KnownMessage { epoch, outcome, .. } = known;
         let Some(MessageOutcome { spans, answer }) = outcome else {
-            return Ok(Some(Err(methods::turn_interrupted())));
+            return Err(damaged("the outcome of a message"));
         };
         if let MessageAnswer::Failed { code, message } = answer {
             return Ok(Some(Err(RpcFailure { code, message })));

@@ -9,8 +9,10 @@ use crate::store::NamedMessage;
 use broca_proto::Json;
 use broca_proto::run::gate::{Gate, GateOutput, Parking, Ticket};
 use broca_proto::run::methods::SessionState;
+use broca_proto::run::repeat::{self, FirstOne};
 use broca_proto::session::ids::{KeyId, SessionId};
 use broca_proto::session::notice::Queued;
+use broca_proto::session::rpc::RpcFailure;
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,8 +101,8 @@ pub(super) enum Enlisted {
     New(Arc<Call>, Listening),
     /// It goes on already; its sender listens from now on.
     Joined(Listening),
-    /// Another message with this id goes on.
-    Other,
+    /// It is refused: another message with this id goes on.
+    Refused(RpcFailure),
 }
 
 /// What became of a queued call that nobody listened to.
@@ -186,8 +188,9 @@ impl Session {
         let mut control = self.lock();
         let name = (who.clone(), message.id.clone());
         if let Some(call) = control.named.get(&name) {
-            if call.message.as_ref().is_none_or(|known| known.digest != message.digest) {
-                return Enlisted::Other;
+            let same = call.message.as_ref().is_some_and(|known| known.digest == message.digest);
+            if let Err(failure) = repeat::share_in(FirstOne::GoesOn, same) {
+                return Enlisted::Refused(failure);
             }
             let place = control.place(call);
             if let Some(listening) = call.listeners.add(&self.hub, asker.clone(), place) {

@@ -7,26 +7,30 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
 const FOLDER: &str = "BROCA_TEST_KILLED_FOLDER";
+const SILENT: &str = "BROCA_TEST_KILLED_SILENT";
 
-/// Not a test by itself: the process that is killed. It serves a session with the client tool `read`, whose model calls that
-/// first and never says anything after it, and writes down how to drive it.
+/// Not a test by itself: the process that is killed. It serves a session with the client tool `read`, and writes down how to
+/// drive it. Its model answers at once; a silent one calls the tool first and never says anything after that.
 #[tokio::test]
 async fn served_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let world = World::with(|c| c.db_path = std::path::Path::new(&folder).join("broca.db")).await;
     let driver = world.driver(&["read"]).await;
-    world.main.call(&[("c1", "read")]);
-    let _never = world.main.hold("never");
+    let _never = std::env::var(SILENT).is_ok().then(|| {
+        world.main.call(&[("c1", "read")]);
+        world.main.hold("never")
+    });
     let mut out = std::io::stderr();
     writeln!(out, "driver {}", driver.written()).unwrap();
     std::future::pending::<()>().await;
 }
 
 /// Starts the process on this folder, and says how to drive its session.
-fn serve(folder: &std::path::Path) -> (Child, Driver) {
+fn serve(folder: &std::path::Path, silent: bool) -> (Child, Driver) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::served_process", "--nocapture"])
         .env(FOLDER, folder)
+        .envs(silent.then_some((SILENT, "1")))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -47,7 +51,7 @@ async fn send(driver: &Driver, id: &str, content: Value) -> Lines {
 #[tokio::test]
 async fn a_turn_that_was_killed_is_known_as_interrupted_and_the_session_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut child, driver) = serve(folder.path());
+    let (mut child, driver) = serve(folder.path(), true);
     let paused = send(&driver, "m-1", json!("x")).await.rest().await.pop().unwrap();
     assert_eq!(paused["result"]["message"]["content"][0]["id"], "c1", "{paused}");
     let mut running = send(&driver, "m-2", tool_results(&["c1"])).await;
@@ -82,4 +86,59 @@ async fn a_turn_that_was_killed_is_known_as_interrupted_and_the_session_goes_on(
     assert_eq!(roles, ["user", "assistant", "user", "user"]);
     assert_eq!(messages[1]["content"][0]["id"], "c1");
     assert_eq!(messages[2]["content"][0]["tool_use_id"], "c1");
+}
+
+#[tokio::test]
+async fn whenever_the_service_is_killed_each_message_is_logged_once_and_what_was_answered_is_so_again()
+ {
+    for round in 1..=4_u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut child, driver) = serve(folder.path(), false);
+        let sending = {
+            let driver = driver.clone();
+            tokio::spawn(async move {
+                let mut answered = Vec::new();
+                for n in 0.. {
+                    // The process is killed while one of these is under way.
+                    let one = tokio::spawn(say(driver.clone(), n));
+                    let Ok(Some(terminal)) = one.await else { return (answered, n) };
+                    answered.push(terminal);
+                }
+                unreachable!("the process is killed")
+            })
+        };
+        tokio::time::sleep(std::time::Duration::from_millis(40 * round)).await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (answered, last) = soon("the end of the sender", sending).await.unwrap();
+
+        let world = World::on(folder).await;
+        let driver = driver.at(&world);
+        for (n, before) in answered.iter().enumerate() {
+            let again = say(driver.clone(), n).await.unwrap();
+            for name in ["message", "events"] {
+                assert_eq!(again["result"][name], before["result"][name]);
+            }
+        }
+        assert_eq!(world.main.calls(), 0, "nothing that was answered ran again");
+        let cut = say(driver.clone(), last).await.unwrap();
+        assert!(cut["result"].is_object() || cut["error"]["code"] == -32022, "{cut}");
+        let log = driver.log().await;
+        let sent = log.iter().filter(|event| event["event_type"] == "client.message.send");
+        let texts: Vec<&str> =
+            sent.map(|event| event["payload"]["content"].as_str().unwrap()).collect();
+        let expected: Vec<String> = (0..=last).map(|n| format!("message {n}")).collect();
+        assert_eq!(texts, expected);
+    }
+}
+
+/// Sends the `n`th message; nothing when the connection breaks first.
+async fn say(driver: Driver, n: usize) -> Option<Value> {
+    let text = json!(format!("message {n}"));
+    send(&driver, &format!("m-{n}"), text)
+        .await
+        .rest()
+        .await
+        .pop()
+        .filter(|line| line.get("id").is_some())
 }

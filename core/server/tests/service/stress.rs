@@ -130,3 +130,47 @@ async fn events_of_many_callers_are_shown_in_the_order_of_the_log() {
     assert_eq!(ids.iter().collect::<HashSet<_>>().len(), ids.len(), "an id is for one event");
     assert_eq!(seen(&live.rest().await), ids[2..]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn messages_sent_many_times_at_once_run_once_each_and_everybody_gets_the_same_answer() {
+    let world = World::new().await;
+    let driver = world.driver(&[]).await;
+    let senders: Vec<_> = (0..60_u64)
+        .map(|n| {
+            let (driver, message) = (driver.clone(), n % 12);
+            tokio::spawn(async move {
+                let params = serde_json::json!({"message_id": format!("m-{message}"),
+                    "message": {"content": format!("message {message}")}});
+                let mut answers = Vec::new();
+                for round in 0..4_u64 {
+                    tokio::time::sleep(std::time::Duration::from_micros(n * round * 37)).await;
+                    let features = "message-id, queue";
+                    let method = "session.sendMessage";
+                    let mut stream = driver.open_stream(features, 1, method, params.clone()).await;
+                    if (n + round) % 3 == 0 {
+                        stream.next().await;
+                        continue; // The connection breaks somewhere.
+                    }
+                    let terminal = stream.rest().await.pop().unwrap();
+                    let result = &terminal["result"];
+                    assert!(result.is_object(), "{terminal}");
+                    answers.push(serde_json::json!([result["message"], result["events"]]));
+                }
+                (message, answers)
+            })
+        })
+        .collect();
+    let mut first: Vec<Option<Value>> = vec![None; 12];
+    for sender in senders {
+        let (message, answers) = soon("a sender", sender).await.unwrap();
+        for answer in answers {
+            let known =
+                first[usize::try_from(message).unwrap()].get_or_insert_with(|| answer.clone());
+            assert_eq!(*known, answer);
+        }
+    }
+    assert!(first.iter().all(Option::is_some));
+    let log = driver.log().await;
+    let sent = log.iter().filter(|event| event["event_type"] == "client.message.send");
+    assert_eq!(sent.count(), 12);
+}
