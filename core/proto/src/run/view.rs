@@ -42,7 +42,7 @@ pub type Reduced = Vec<(Vec<Features>, Json)>;
 /// The payload of an event as a request with these features is shown it; nothing when it is shown as it is.
 #[must_use]
 pub fn shown_payload(features: Features, type_name: &str, payload: &Json) -> Option<Json> {
-    reduce(features, &EventType::parse(type_name), payload, true)
+    reduce(features, &EventType::parse(type_name), payload)
 }
 
 /// Whether [`shown_payload`] may be less than the payload: for shells that would have to read it first.
@@ -58,22 +58,26 @@ pub fn may_hide(features: Features, type_name: &str) -> bool {
 /// An event on its way to the log, whose whole payload this is, as those see it who have not asked for everything in it.
 #[must_use]
 pub fn reduced_payloads(event: &LogEvent, whole: &Json) -> Reduced {
-    // The messages are looked through as they are, not as text.
-    let hides = |message: &Message| message.role == Role::Assistant && !is_plain_message(message);
-    let may_hide_blocks = event.elided.as_ref().is_none_or(|e| e.messages.iter().any(hides));
-    reduced(&event.event_type, whole, may_hide_blocks)
+    // A request's messages are looked through as they are, not as text: there may be many.
+    if let Some(elided) = &event.elided {
+        let hides = |message: &Message| message.role == Role::Assistant && !is_plain(message);
+        if without_options(&event.payload).is_none() && !elided.messages.iter().any(hides) {
+            return Vec::new();
+        }
+    }
+    reduced(&event.event_type, whole)
 }
 
 /// As [`reduced_payloads`], for an event that was read from the log.
 #[must_use]
 pub fn reduced_logged_payloads(type_name: &str, payload: &Json) -> Reduced {
-    reduced(&EventType::parse(type_name), payload, true)
+    reduced(&EventType::parse(type_name), payload)
 }
 
-fn reduced(event_type: &EventType, payload: &Json, may_hide_blocks: bool) -> Reduced {
+fn reduced(event_type: &EventType, payload: &Json) -> Reduced {
     let mut all: Reduced = Vec::new();
     for asked in LESS {
-        let Some(shown) = reduce(asked, event_type, payload, may_hide_blocks) else { continue };
+        let Some(shown) = reduce(asked, event_type, payload) else { continue };
         match all.iter_mut().find(|(_, known)| *known == shown) {
             Some((readers, _)) => readers.push(asked),
             None => all.push((vec![asked], shown)),
@@ -82,19 +86,13 @@ fn reduced(event_type: &EventType, payload: &Json, may_hide_blocks: bool) -> Red
     all
 }
 
-fn reduce(
-    features: Features,
-    event_type: &EventType,
-    payload: &Json,
-    may_hide_blocks: bool,
-) -> Option<Json> {
-    let hide_blocks = may_hide_blocks && !features.blocks;
+fn reduce(features: Features, event_type: &EventType, payload: &Json) -> Option<Json> {
     match event_type {
-        EventType::ServerMessageSend if hide_blocks => plain_json(payload),
+        EventType::ServerMessageSend if !features.blocks => plain_json(payload),
         EventType::ProviderRequest => {
             let asked = (!features.options).then(|| without_options(payload)).flatten();
             let payload = asked.as_ref().unwrap_or(payload);
-            let messages = payload.member("messages").filter(|_| hide_blocks);
+            let messages = (!features.blocks).then(|| payload.member("messages")).flatten();
             let messages = messages.and_then(|messages| plain_messages(&messages));
             messages.map(|messages| payload.with_member("messages", &messages)).or(asked)
         }
@@ -127,12 +125,12 @@ fn plain_messages(messages: &Json) -> Option<Json> {
 /// An assistant's message without the blocks that readers of the plain contract do not know; nothing when it has none.
 fn plain_json(message: &Json) -> Option<Json> {
     let Content::Blocks(blocks) = Content::read(&message.member("content")?) else { return None };
-    let plain: Vec<&Json> = blocks.iter().filter(|b| is_plain(b)).map(Block::json).collect();
+    let plain: Vec<&Json> = blocks.iter().filter(|b| is_plain_block(b)).map(Block::json).collect();
     (plain.len() < blocks.len()).then(|| message.with_member("content", &Json::array(plain)))
 }
 
-fn is_plain_message(message: &Message) -> bool {
-    message.content.blocks().iter().all(is_plain)
+fn is_plain(message: &Message) -> bool {
+    message.content.blocks().iter().all(is_plain_block)
 }
 
 /// The message as `result.message` shows it: text, tool calls and tool results, and with `blocks` everything.
@@ -140,7 +138,7 @@ fn is_plain_message(message: &Message) -> bool {
 pub fn shown_message(features: Features, message: &Message) -> Message {
     let content = match &message.content {
         Content::Blocks(blocks) if !features.blocks => {
-            Content::Blocks(blocks.iter().filter(|block| is_plain(block)).cloned().collect())
+            Content::Blocks(blocks.iter().filter(|block| is_plain_block(block)).cloned().collect())
         }
         content => content.clone(),
     };
@@ -202,7 +200,7 @@ pub fn replayed_result(result: &Json) -> Json {
     result.with_member("replayed", &boolean(true))
 }
 
-fn is_plain(block: &Block) -> bool {
+fn is_plain_block(block: &Block) -> bool {
     !matches!(block.kind(), BlockKind::Unknown { .. })
 }
 
