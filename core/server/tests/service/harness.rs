@@ -222,6 +222,20 @@ impl World {
         Self::serve(service, config, folder, main, spare).await.furnished().await
     }
 
+    /// A service whose main model is one of the test's own.
+    pub async fn asking(model: Arc<dyn Model>, set: impl FnOnce(&mut Config)) -> Self {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let mut config = Config::default();
+        config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.db_path = folder.path().join("broca.db");
+        set(&mut config);
+        let (main, spare) = (Stub::new("main"), Stub::new("spare"));
+        let (mut models, tools) = equipment(&main, &spare);
+        models.insert("main".to_owned(), model);
+        let service = Service::open(config.clone(), models, tools).await.unwrap();
+        Self::serve(service, config, folder, main, spare).await.furnished().await
+    }
+
     async fn furnished(self) -> Self {
         let mut world = self;
         let profile = NewProfile {

@@ -17,6 +17,7 @@ mod message_id;
 mod notices;
 mod options;
 mod pauses;
+mod provider;
 mod rest;
 mod restart;
 mod streams;
