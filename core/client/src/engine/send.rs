@@ -4,6 +4,7 @@ mod cancel;
 mod heard;
 mod hold;
 mod recover;
+mod resend;
 mod resume;
 mod spend;
 
@@ -368,7 +369,8 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
-        let params = SendMessage { message }.to_json();
+        let message_id = core.features().message_id.then(|| core.message_id());
+        let params = SendMessage { message, message_id }.to_json();
         self.heard.begin_round();
         self.leave(Left { params, trace: own }, core, trace, now);
     }
@@ -509,7 +511,9 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
-        if first && error.kind() == ErrorKind::DriverNotRegistered && !self.registered_again {
+        // The service looks at this first, before anything has an effect.
+        let harmless = first || core.features().message_id;
+        if harmless && error.kind() == ErrorKind::DriverNotRegistered && !self.registered_again {
             self.registered_again = true;
             core.log(
                 LogLevel::Info,

@@ -330,6 +330,11 @@ impl Core {
         z ^ (z >> 31)
     }
 
+    /// A name for a message, which no other message of the session has.
+    pub(crate) fn message_id(&mut self) -> String {
+        format!("{:016x}{:016x}", self.random(), self.random())
+    }
+
     pub(crate) fn log(&mut self, level: LogLevel, message: String) {
         if self.log.len() >= MAX_LOG_RECORDS {
             self.log.pop_front();

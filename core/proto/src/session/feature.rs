@@ -106,7 +106,8 @@ impl Features {
         ..Self::NONE
     };
     /// What the client of this version understands and asks for.
-    pub const UNDERSTOOD: Self = Self { display: true, cancel: true, hold: true, ..Self::NONE };
+    pub const UNDERSTOOD: Self =
+        Self { display: true, cancel: true, hold: true, message_id: true, ..Self::NONE };
 }
 
 #[cfg(test)]

@@ -62,6 +62,8 @@ fn decode<'a, T: Deserialize<'a>>(params: &'a Json) -> Result<T, RpcFailure> {
 pub struct SendMessage {
     /// The message; its role defaults to `user`, its content may be any JSON.
     pub message: Message,
+    /// Names the message, so that it may be sent again (feature `message-id`); a value that is no string counts as absent.
+    pub message_id: Option<String>,
 }
 
 impl Params for SendMessage {
@@ -70,7 +72,8 @@ impl Params for SendMessage {
             return Err(invalid("missing \"message\""));
         };
         let message = Message::read(&message, Role::User).map_err(|e| invalid(&e.reason))?;
-        Ok(Self { message })
+        let message_id = params.member("message_id").and_then(|id| id.to_text());
+        Ok(Self { message, message_id })
     }
 }
 
@@ -78,7 +81,9 @@ impl SendMessage {
     /// The parameters as JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        Json::object([("message", &self.message.to_json())])
+        let id = self.message_id.as_deref().map(Json::string);
+        let id = id.as_ref().map(|id| ("message_id", id));
+        Json::object([("message", &self.message.to_json())].into_iter().chain(id))
     }
 }
 

@@ -53,6 +53,9 @@ pub const LAGGED_MESSAGE: &str = "lagged; reconnect with since_event_id";
 /// logged, and the session stays open.
 const NO_PAUSE: &str = "tool result merge invalid: no paused turn";
 
+/// The message of a call that a service turns away, or breaks off, because it ends.
+const SHUTDOWN: &str = "the service is shutting down";
+
 /// The message of a subscription whose replay broke off (session service §5.1).
 const REPLAY_FAILED: &str = "replay failed";
 
@@ -127,6 +130,20 @@ impl RpcFailure {
     pub fn is_no_pause(error: &Error) -> bool {
         let message = error.details().and_then(|d| d.member("message")).and_then(|m| m.to_text());
         error.kind() == ErrorKind::Rpc && message.is_some_and(|m| m.starts_with(NO_PAUSE))
+    }
+
+    /// Whether `error` says that the turn of a message broke off before its end (feature `message-id`).
+    #[must_use]
+    pub fn is_interrupted(error: &Error) -> bool {
+        let code = error.details().and_then(|d| d.member("code")).and_then(|c| c.decode().ok());
+        error.kind() == ErrorKind::Rpc && code == Some(code::TURN_INTERRUPTED)
+    }
+
+    /// Whether `error` says that the service ends, and another call may find it again.
+    #[must_use]
+    pub fn is_shutdown(error: &Error) -> bool {
+        let message = error.details().and_then(|d| d.member("message")).and_then(|m| m.to_text());
+        error.kind() == ErrorKind::Rpc && message.is_some_and(|m| m.starts_with(SHUTDOWN))
     }
 }
 

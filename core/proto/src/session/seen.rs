@@ -32,6 +32,12 @@ impl Seen {
         self.order.push_back(id);
         true
     }
+
+    /// Whether an id is there.
+    #[must_use]
+    pub fn contains(&self, id: &[u8]) -> bool {
+        self.set.contains(&mix(id))
+    }
 }
 
 /// Two independent 64-bit mixes of all bytes and their number.

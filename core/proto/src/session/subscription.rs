@@ -23,6 +23,16 @@ pub struct ReconnectPolicy {
     pub max_failures: Option<u32>,
 }
 
+impl ReconnectPolicy {
+    /// The delay before the next try after so many `failures` in a row. `jitter` is any random number; it spreads the
+    /// delay between half and whole.
+    #[must_use]
+    pub fn delay_ms(&self, failures: u32, jitter: u64) -> u64 {
+        let before = failures.saturating_sub(1);
+        backoff::delay_ms(self.first_delay_ms, before, self.max_delay_ms, jitter)
+    }
+}
+
 impl Default for ReconnectPolicy {
     fn default() -> Self {
         Self { first_delay_ms: 100, max_delay_ms: 10_000, max_failures: None }
@@ -256,8 +266,7 @@ impl Subscription {
             self.state = State::Over;
             return Err(error);
         }
-        let ReconnectPolicy { first_delay_ms, max_delay_ms, .. } = self.policy;
-        let delay = backoff::delay_ms(first_delay_ms, self.failures - 1, max_delay_ms, jitter);
+        let delay = self.policy.delay_ms(self.failures, jitter);
         self.state = State::Idle { at: now.plus(delay) };
         Ok(())
     }

@@ -74,6 +74,13 @@ impl Trail {
         self.began
     }
 
+    /// Whether an event only shows what the request itself has said.
+    #[must_use]
+    pub fn is_said(&self, event: &Event) -> bool {
+        event.is(&EventType::ClientMessageSend)
+            || (event.is(&EventType::ToolResult) && self.is_own_result(event))
+    }
+
     /// The next event of the log.
     pub fn event(&mut self, event: &Event) -> Told {
         match event.event_type() {

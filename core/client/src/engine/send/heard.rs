@@ -70,6 +70,11 @@ impl Heard {
         }
     }
 
+    /// Whether an event was handed to the application lately.
+    pub(super) fn has_seen(&self, event: &Event) -> bool {
+        self.seen.contains(event.id_bytes())
+    }
+
     /// Hands a piece of the display lane to the application.
     pub(super) fn delta(&self, delta: Delta, steps: &mut StepQueue) {
         steps.push_delta(delta, self.delta_limit, || cursor(&self.cursor));

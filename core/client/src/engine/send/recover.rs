@@ -1,7 +1,8 @@
 //! How a turn survives its stream (guarantee 7): the log is followed from before the request, what the
 //! stream did not bring is delivered, and the outcome is taken from what the log says.
 
-use super::{Left, State, Turn};
+use super::resend::{Heard, Resend, may_pass};
+use super::{State, Turn};
 use crate::engine::answer::Rpc;
 use crate::engine::command::Trace;
 use crate::engine::effect::LogLevel;
@@ -24,7 +25,10 @@ pub(super) struct Recovery {
     /// The request's id.
     request: Json,
     trail: Trail,
-    watch: Watch,
+    /// The request itself, sent again where the service knows it by its id.
+    resend: Option<Resend>,
+    /// Follows the log; nothing where it is not known from where.
+    watch: Option<Watch>,
     /// What following the log has brought and nobody has looked at yet.
     found: StepQueue,
     /// Everything up to this event was delivered before.
@@ -38,6 +42,9 @@ pub(super) struct Recovery {
     connected: bool,
     reach_by: Option<Time>,
 }
+
+/// What a log holds already comes within this time once it is followed.
+const REPLAY_MS: u64 = 2_000;
 
 /// How the search for an outcome ends.
 enum Found {
@@ -54,29 +61,61 @@ impl Recovery {
         trace: &Trace,
         now: Time,
     ) {
-        self.watch.network(exchange, event, core, &mut self.found, trace, now);
+        match &mut self.resend {
+            Some(resend) if resend.has(exchange) => resend.network(event, core, trace, now),
+            _ => {
+                if let Some(watch) = &mut self.watch {
+                    watch.network(exchange, event, core, &mut self.found, trace, now);
+                }
+            }
+        }
     }
 
     pub(super) fn timeout(&mut self, core: &mut Core, trace: &Trace, now: Time) {
-        self.watch.timeout(core, &mut self.found, trace, now);
+        if let Some(watch) = &mut self.watch {
+            watch.timeout(core, &mut self.found, trace, now);
+        }
+        if let Some(resend) = &mut self.resend {
+            resend.timeout(core, trace, now);
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let watch = self.watch.poll_timeout();
-        [Some(self.until), self.reach_deadline(), watch].into_iter().flatten().min()
+        let resend = self.resend.as_ref().and_then(Resend::poll_timeout);
+        let watch = self.watch.as_ref().and_then(Watch::poll_timeout);
+        let news = self.news_deadline();
+        [news, self.reach_deadline(), watch, resend].into_iter().flatten().min()
     }
 
     pub(super) fn stream(&self) -> Option<ExchangeId> {
-        self.watch.stream()
+        self.watch.as_ref().and_then(Watch::stream)
     }
 
     pub(super) fn drop_now(&mut self, core: &mut Core, now: Time) {
-        self.watch.drop_now(core, now);
+        if let Some(watch) = &mut self.watch {
+            watch.drop_now(core, now);
+        }
+        if let Some(resend) = &mut self.resend {
+            resend.drop_now(core, now);
+        }
     }
 
-    /// The id of the request, for cancelling it.
+    /// The id of the request, for cancelling it; nothing where it may have been answered under another one.
     pub(super) fn request(&self) -> Option<Json> {
-        Some(self.request.clone())
+        self.resend.is_none().then(|| self.request.clone())
+    }
+
+    /// Whether an event only shows what the request itself has said.
+    pub(super) fn is_own(&self, event: &Event) -> bool {
+        self.trail.is_said(event)
+    }
+
+    /// The service has broken the turn off: the log has all there is, and it is there already.
+    fn interrupted(&mut self, error: Error, now: Time) {
+        self.error = error;
+        self.resend = None;
+        self.timeout_ms = self.timeout_ms.min(REPLAY_MS);
+        self.until = now.plus(self.timeout_ms);
     }
 
     /// The next step that following the log has brought.
@@ -111,13 +150,22 @@ impl Recovery {
         (shown.then_some(event), told)
     }
 
+    /// Whether the service works on the request and keeps the line to us open.
+    fn is_attended(&self) -> bool {
+        self.resend.as_ref().is_some_and(Resend::is_attended)
+    }
+
     fn reach_deadline(&self) -> Option<Time> {
-        self.reach_by.filter(|_| !self.connected)
+        self.reach_by.filter(|_| !self.connected && !self.is_attended())
+    }
+
+    fn news_deadline(&self) -> Option<Time> {
+        Some(self.until).filter(|_| self.connected && !self.is_attended())
     }
 
     /// Why it is time to give up, if it is.
     fn over(&self, core: &Core, now: Time) -> Option<String> {
-        if self.until <= now {
+        if self.news_deadline().is_some_and(|at| at <= now) {
             return Some(format!("its log had no news of the turn for {} ms", self.timeout_ms));
         }
         let ms = core.config.reach_timeout_ms;
@@ -172,48 +220,53 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) -> bool {
-        if !rpc.has_left() || !is_a_break(error) || core.config.recovery_timeout_ms == 0 {
+        let resends = core.features().message_id;
+        let breaks = is_a_break(error) || (resends && may_pass(error));
+        if !rpc.has_left() || !breaks || core.config.recovery_timeout_ms == 0 {
             return false;
         }
         if let Some(failure) = self.heard.failure.take() {
             self.finish(Err(failure), core, steps);
             return true;
         }
-        let Some(Left { params, .. }) = &self.left else { return false };
+        let Some(left) = self.left.clone() else { return false };
         let driver = core.session.as_ref().and_then(|s| s.memory.driver.as_ref());
         let driver = self.heard.driver().or(driver).map(ToString::to_string);
-        let mut trail = Trail::new(params, driver);
-        let behind = rpc.has_events().then(|| self.heard.cursor());
-        let since = match (self.before_request(core), &behind) {
-            (Some(since), _) => since,
-            (None, None) => return false,
+        let mut trail = Trail::new(&left.params, driver);
+        let last = rpc.has_events().then(|| self.heard.cursor());
+        let since = self.before_request(core);
+        if since.is_none() && last.is_some() {
             // Where the request stands in the log is not known, but that it had come there.
-            (None, Some(cursor)) => {
-                trail.arrived();
-                if let Some(event) = self.heard.take_answer()
-                    && let Told::Answered(message) = trail.event(&event)
-                {
-                    let events = Json::array([&event.json()]);
-                    let result = SendMessageResult { message, events, pause_ms: None };
-                    self.concluded(result, core, steps, trace, now);
-                    return true;
-                }
-                cursor.clone()
+            trail.arrived();
+            if let Some(event) = self.heard.take_answer()
+                && let Told::Answered(message) = trail.event(&event)
+            {
+                let events = Json::array([&event.json()]);
+                let result = SendMessageResult { message, events, pause_ms: None };
+                self.concluded(result, core, steps, trace, now);
+                return true;
             }
-        };
+        }
+        let since = since.or_else(|| last.clone());
+        if since.is_none() && !resends {
+            return false;
+        }
         core.log(LogLevel::Info, format!("the stream of a turn broke, reading its log: {error}"));
         let (kind, why) = (error.kind(), error.message().to_owned());
         steps.push(Step::Status(Status::Reconnecting { delay_ms: 0, kind, why }));
         let mut found = StepQueue::default();
-        let from = Some(since.clone());
+        let behind = last.filter(|last| Some(last) != since.as_ref());
+        let watch =
+            since.map(|since| Watch::begin(self.op, Some(since), core, &mut found, trace, now));
         let timeout_ms = core.config.recovery_timeout_ms;
         self.state = State::Recovering(Box::new(Recovery {
             error: error.clone(),
             request: rpc.id.clone(),
             trail,
-            watch: Watch::begin(self.op, from, core, &mut found, trace, now),
+            resend: resends.then(|| Resend::begin(self.op, left, core, trace, now)),
+            watch,
             found,
-            behind: behind.filter(|b| *b != since).and_then(|b| b.event_id().cloned()),
+            behind: behind.and_then(|last| last.event_id().cloned()),
             events: Vec::new(),
             timeout_ms,
             until: now.plus(timeout_ms),
@@ -241,6 +294,19 @@ impl Turn {
         now: Time,
     ) {
         while let State::Recovering(recovery) = &mut self.state {
+            if let Some(heard) = recovery.resend.as_mut().and_then(Resend::take) {
+                match heard {
+                    Heard::Answered(result) => {
+                        self.resent_answered(result, core, steps, trace, now);
+                    }
+                    Heard::Interrupted(error) => recovery.interrupted(error, now),
+                    Heard::Refused(error) => {
+                        self.drop_now(core, now);
+                        self.failed(error, false, true, core, steps, trace, now);
+                    }
+                }
+                continue;
+            }
             let found = match recovery.next() {
                 Some(Step::Event(event)) => {
                     let (event, told) = recovery.event(event, now);
@@ -260,6 +326,9 @@ impl Turn {
                 }
                 Some(Step::Status(Status::Connected)) => {
                     recovery.connected = true;
+                    // What is in the log already must have the time to come.
+                    let replayed = now.plus(recovery.timeout_ms.min(REPLAY_MS));
+                    recovery.until = recovery.until.max(replayed);
                     None
                 }
                 Some(lost @ Step::Status(Status::Reconnecting { .. })) => {
