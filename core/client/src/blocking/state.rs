@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) news: bool,
     pub(super) followers: usize,
     links: Vec<Link>,
+    /// A link was taken out of the list, and others have changed their places.
+    moved: bool,
     pub(super) to_resolve: Vec<(ResolveId, String)>,
     waiting: HashMap<OpId, Waiting>,
     pub(super) timer: Option<Time>,
@@ -93,6 +95,7 @@ impl State {
             news: false,
             followers: 0,
             links: Vec::new(),
+            moved: false,
             to_resolve: Vec::new(),
             waiting: HashMap::new(),
             timer: None,
@@ -302,7 +305,12 @@ impl State {
     /// Moves every connection as far as it goes; false when `reads` were too few.
     fn move_links(&mut self, reads: &mut u32, now: Time) -> bool {
         let mut i = 0;
-        while let Some(link) = self.links.get_mut(i) {
+        loop {
+            if std::mem::take(&mut self.moved) {
+                // One that can be read may stand before this place now, and is not announced again.
+                i = 0;
+            }
+            let Some(link) = self.links.get_mut(i) else { return true };
             let conn = link.conn;
             if matches!(link.stage, Stage::Connecting(_)) {
                 if std::mem::take(&mut link.readable) {
@@ -342,7 +350,6 @@ impl State {
             }
             self.settle(now);
         }
-        true
     }
 
     /// Tells the engine once when TLS is agreed.
@@ -385,6 +392,7 @@ impl State {
 
     fn unlink(&mut self, conn: ConnId) -> Option<Link> {
         let at = self.links.iter().position(|link| link.conn == conn)?;
+        self.moved = true;
         let mut link = self.links.swap_remove(at);
         // The socket is closed right after; then the system forgets it by itself.
         drop(self.registry.deregister(&mut link.stream));

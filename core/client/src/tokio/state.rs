@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) engine: Engine,
     connector: Arc<Connector>,
     links: Vec<Link>,
+    /// A link was taken out of the list, and others have changed their places.
+    moved: bool,
     connecting: Vec<Connecting>,
     resolving: Vec<(ResolveId, Boxed<Resolved>)>,
     /// Connects and look-ups that the task has yet to begin.
@@ -88,6 +90,7 @@ impl State {
             engine,
             connector: Arc::clone(&setup.connector),
             links: Vec::new(),
+            moved: false,
             connecting: Vec::new(),
             resolving: Vec::new(),
             to_begin: Vec::new(),
@@ -291,6 +294,7 @@ impl State {
 
     fn unlink(&mut self, conn: ConnId) -> Option<Link> {
         let at = self.links.iter().position(|link| link.conn == conn)?;
+        self.moved = true;
         Some(self.links.swap_remove(at))
     }
 
@@ -372,7 +376,12 @@ impl State {
         now: Time,
     ) -> bool {
         let mut i = 0;
-        while let Some(link) = self.links.get_mut(i) {
+        loop {
+            if std::mem::take(&mut self.moved) {
+                // One that was not asked yet may stand before this place now, and would wake nobody.
+                i = 0;
+            }
+            let Some(link) = self.links.get_mut(i) else { return true };
             let conn = link.conn;
             if link.wire.wants_write() {
                 let written = link.wire.flush(&mut Polled { stream: &mut link.stream, cx });
@@ -411,7 +420,6 @@ impl State {
             }
             self.settle(now);
         }
-        true
     }
 
     /// Tells the engine once when TLS is agreed.
