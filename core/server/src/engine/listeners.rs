@@ -150,13 +150,15 @@ impl Listeners {
 
     /// The terminal lines of the streams that are there, made before the moment in which they are needed.
     pub(super) fn prepare(&self, line: impl Fn(&Asker) -> Bytes) -> Vec<Bytes> {
-        match &*self.lock() {
+        let askers: Vec<Asker> = match &*self.lock() {
             State::Waiting(waiting) => {
-                waiting.iter().map(|listener| line(&listener.asker)).collect()
+                waiting.iter().map(|listener| listener.asker.clone()).collect()
             }
-            State::Showing(streams) => streams.iter().map(|(_, asker)| line(asker)).collect(),
+            State::Showing(streams) => streams.iter().map(|(_, asker)| asker.clone()).collect(),
             State::Over => Vec::new(),
-        }
+        };
+        // A line may be long, and nobody should wait for the lock meanwhile.
+        askers.iter().map(line).collect()
     }
 
     /// Ends every stream with its terminal line: one that was prepared, or one that is made now.

@@ -163,4 +163,12 @@ async fn messages_and_places_are_found_by_an_index() {
          WHERE s.id = 'y' AND k.revoked_at IS NULL",
     );
     assert!(!key.await.unwrap().contains("SCAN"));
+    let oldest = plan(
+        "SELECT number FROM messages WHERE session = 1 ORDER BY number DESC LIMIT 1 OFFSET 1024",
+    );
+    let oldest = oldest.await.unwrap();
+    assert!(
+        oldest.contains("messages_by_age (session=?)") && !oldest.contains("B-TREE"),
+        "{oldest}"
+    );
 }
