@@ -29,6 +29,8 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.head_timeout_ms, options.head_timeout_ms);
     set(&mut config.rest_timeout_ms, options.rest_timeout_ms);
     config.silence_timeout_ms = options.silence_timeout_ms.or(config.silence_timeout_ms);
+    set(&mut config.silence_intervals, options.silence_intervals);
+    set(&mut config.reply_bytes, options.reply_bytes);
     set(&mut config.recovery_timeout_ms, options.recovery_timeout_ms);
     set(&mut config.reach_timeout_ms, options.reach_timeout_ms);
     set(&mut config.cancel_timeout_ms, options.cancel_timeout_ms);
@@ -78,6 +80,8 @@ struct Options {
     head_timeout_ms: Option<u64>,
     rest_timeout_ms: Option<u64>,
     silence_timeout_ms: Option<u64>,
+    silence_intervals: Option<u32>,
+    reply_bytes: Option<usize>,
     recovery_timeout_ms: Option<u64>,
     reach_timeout_ms: Option<u64>,
     cancel_timeout_ms: Option<u64>,

@@ -34,6 +34,12 @@ pub struct Config {
     pub rest_timeout_ms: u64,
     /// Silence on a stream after which it counts as dead; `None`: never, silence is normal. Default `None`.
     pub silence_timeout_ms: Option<u64>,
+    /// Signs of life of a service that gives them (`heartbeat`) that must be missing on a stream before it counts as dead,
+    /// unless `silence_timeout_ms` says when; 0: never. Default 3.
+    pub silence_intervals: u32,
+    /// Bytes of the events of one request that are kept for the reply where the service does not send them twice
+    /// (`lean-result`). Of a longer one the reply lists the last events. Default 64 MiB.
+    pub reply_bytes: usize,
     /// A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
     /// up, and its outcome is unknown; 0: it is not looked for. Default 120 s.
     pub recovery_timeout_ms: u64,
@@ -90,6 +96,8 @@ impl Config {
             head_timeout_ms: 30_000,
             rest_timeout_ms: 60_000,
             silence_timeout_ms: None,
+            silence_intervals: 3,
+            reply_bytes: 64 * 1024 * 1024,
             recovery_timeout_ms: 120_000,
             reach_timeout_ms: 10_000,
             cancel_timeout_ms: 5_000,

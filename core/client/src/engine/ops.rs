@@ -14,6 +14,7 @@ use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::method::{Method, UpdateClientTools};
+use broca_proto::session::notice;
 use broca_proto::session::rest::{Meta, OpenRequest, Opened, Page};
 use broca_proto::session::tool::Tool;
 use broca_proto::session::turn::Accepted;
@@ -570,6 +571,7 @@ pub(crate) fn show(
             };
             steps.push_delta(Delta { kind, link, text }, delta_limit, after);
         }
+        Item::Notification { method, .. } if method == notice::HEARTBEAT => {}
         Item::Notification { method, raw, .. } => steps.push(Step::Notification { method, raw }),
         Item::Oversized { bytes, limit } => {
             steps.push(Step::Gap(Gap { lost: Lost::Line { bytes, limit }, after: after() }));

@@ -371,6 +371,9 @@ impl Turn {
     ) {
         let message_id = core.features().message_id.then(|| core.message_id());
         let params = SendMessage { message, message_id }.to_json();
+        if core.features().lean_result {
+            self.heard.keep_carried(core.config.reply_bytes);
+        }
         self.heard.begin_round();
         self.leave(Left { params, trace: own }, core, trace, now);
     }
@@ -444,7 +447,9 @@ impl Turn {
                 return;
             }
         };
+        let mut result = result;
         self.heard.catch_up(&result.events);
+        self.heard.complete(&mut result);
         self.concluded(result, core, steps, trace, now);
     }
 

@@ -271,7 +271,7 @@ impl Core {
             urgent: matches!(method, Method::Cancel | Method::Hold),
             head_timeout_ms: self.config.head_timeout_ms,
             whole_timeout_ms: (!streams).then_some(self.config.rest_timeout_ms),
-            silence_timeout_ms: if streams { self.config.silence_timeout_ms } else { None },
+            silence_timeout_ms: if streams { self.silence_timeout_ms() } else { None },
         };
         let exchange = self.net.start(op, call, now);
         Rpc::new(exchange, id, self.config.max_line_bytes)
@@ -282,6 +282,17 @@ impl Core {
         if !words.is_empty() {
             headers.push((feature::HEADER, words.join(", ")));
         }
+    }
+
+    /// The silence after which a stream counts as dead: what was set, or so many signs of life that a service which gives
+    /// them has left out.
+    fn silence_timeout_ms(&self) -> Option<u64> {
+        let limits = self.session.as_ref().and_then(|s| s.info.meta.limits.as_ref());
+        let every =
+            limits.and_then(|limits| limits.heartbeat_ms).filter(|_| self.features().heartbeat);
+        let intervals = u64::from(self.config.silence_intervals);
+        let missed = every.map(|ms| ms.saturating_mul(intervals)).filter(|ms| *ms > 0);
+        self.config.silence_timeout_ms.or(missed)
     }
 
     /// The terminal line of a call is there: its connection gets a moment to end the body.

@@ -237,6 +237,39 @@ impl Json {
     }
 }
 
+/// Writes an array element by element.
+#[derive(Default)]
+pub struct ArrayWriter(Vec<u8>);
+
+impl ArrayWriter {
+    /// Adds an element.
+    pub fn push(&mut self, element: &Json) {
+        self.0.push(if self.0.is_empty() { b'[' } else { b',' });
+        self.0.extend_from_slice(element.as_bytes());
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Forgets every element and keeps the memory.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The array.
+    #[must_use]
+    pub fn finish(mut self) -> Json {
+        if self.0.is_empty() {
+            self.0.push(b'[');
+        }
+        self.0.push(b']');
+        Json(self.0.into())
+    }
+}
+
 /// Appends `text` to `out` as a JSON string.
 pub fn write_string(out: &mut String, text: &str) {
     out.push('"');

@@ -106,8 +106,15 @@ impl Features {
         ..Self::NONE
     };
     /// What the client of this version understands and asks for.
-    pub const UNDERSTOOD: Self =
-        Self { display: true, cancel: true, hold: true, message_id: true, ..Self::NONE };
+    pub const UNDERSTOOD: Self = Self {
+        display: true,
+        cancel: true,
+        heartbeat: true,
+        hold: true,
+        message_id: true,
+        lean_result: true,
+        ..Self::NONE
+    };
 }
 
 #[cfg(test)]

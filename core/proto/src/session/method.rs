@@ -96,6 +96,8 @@ pub struct SendMessageResult {
     pub events: Json,
     /// At a pause, how long the service waits for the results, in milliseconds (feature `hold`).
     pub pause_ms: Option<u64>,
+    /// The events lack those that the answer's own stream has carried (feature `lean-result`).
+    pub lean: bool,
 }
 
 impl SendMessageResult {
@@ -115,6 +117,7 @@ impl SendMessageResult {
                 .member("pause")
                 .and_then(|pause| pause.member("expires_in_ms"))
                 .and_then(|ms| ms.decode().ok()),
+            lean: result.member("lean").is_some_and(|lean| lean.as_str() == "true"),
         })
     }
 }

@@ -34,6 +34,8 @@ pub fn options_json(config: &Config) -> String {
         "head_timeout_ms": config.head_timeout_ms,
         "rest_timeout_ms": config.rest_timeout_ms,
         "silence_timeout_ms": config.silence_timeout_ms,
+        "silence_intervals": config.silence_intervals,
+        "reply_bytes": config.reply_bytes,
         "recovery_timeout_ms": config.recovery_timeout_ms,
         "reach_timeout_ms": config.reach_timeout_ms,
         "cancel_timeout_ms": config.cancel_timeout_ms,

@@ -2,10 +2,12 @@
 
 use crate::engine::ops::show;
 use crate::engine::step::{Delta, Step, StepQueue};
+use broca_proto::json::ArrayWriter;
 use broca_proto::session::budget::Meter;
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, KeyId};
+use broca_proto::session::method::SendMessageResult;
 use broca_proto::session::payload::ErrorReason;
 use broca_proto::session::seen::Seen;
 use broca_proto::{Error, ErrorKind, Json};
@@ -27,6 +29,8 @@ pub(super) struct Heard {
     driver: Option<KeyId>,
     /// The event that showed what the request under way has come to.
     answer: Option<Event>,
+    /// What the stream of the request under way has carried, where its result lacks that.
+    carried: Option<Carried>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
     delta_limit: usize,
@@ -44,6 +48,7 @@ impl Heard {
             message: String::new(),
             driver: None,
             answer: None,
+            carried: None,
             missed: false,
             delta_limit,
         }
@@ -61,6 +66,9 @@ impl Heard {
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
                 self.cursor.clear();
                 self.cursor.extend_from_slice(event.id_bytes());
+                if let Some(carried) = &mut self.carried {
+                    carried.add(&event);
+                }
                 steps.push(Step::Event(event));
             }
             other => {
@@ -101,6 +109,21 @@ impl Heard {
         self.start.clear();
         self.start.extend_from_slice(&self.cursor);
         self.answer = None;
+        if let Some(carried) = &mut self.carried {
+            carried.clear();
+        }
+    }
+
+    /// The service leaves out of its results what the stream has carried: keeps it for the reply.
+    pub(super) fn keep_carried(&mut self, bytes: usize) {
+        self.carried = Some(Carried::new(bytes));
+    }
+
+    /// Completes a result that lacks what the stream has carried.
+    pub(super) fn complete(&mut self, result: &mut SendMessageResult) {
+        if let Some(carried) = &mut self.carried {
+            carried.complete(result);
+        }
     }
 
     /// The event that showed what the request under way has come to, if it came.
@@ -153,6 +176,52 @@ impl Heard {
             self.answer = Some(event.clone());
         }
     }
+}
+
+/// What the stream of a request has carried.
+pub(super) struct Carried {
+    events: ArrayWriter,
+    limit: usize,
+}
+
+impl Carried {
+    /// Keeps at most about so many bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { events: ArrayWriter::default(), limit }
+    }
+
+    /// Completes a result that lacks what was carried: the service had said the rest before.
+    pub(super) fn complete(&mut self, result: &mut SendMessageResult) {
+        if !result.lean {
+            return;
+        }
+        let mut whole = ArrayWriter::default();
+        let carried = std::mem::take(&mut self.events).finish();
+        for events in [&result.events, &carried] {
+            events.elements().into_iter().flatten().for_each(|event| whole.push(&event));
+        }
+        result.events = whole.finish();
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, event: &Event) {
+        if is_foreign(event) {
+            return;
+        }
+        if self.events.bytes() + event.bytes() > self.limit {
+            self.clear();
+        }
+        self.events.push(&event.json());
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.events.clear();
+    }
+}
+
+/// Whether an event belongs to no turn, although the stream of one shows it.
+fn is_foreign(event: &Event) -> bool {
+    event.is(&EventType::SessionJoin) || event.is(&EventType::SessionDriverRegister)
 }
 
 /// What a turn's events say about its outcome: failures that come as ordinary results, and tokens.

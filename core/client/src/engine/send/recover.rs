@@ -180,7 +180,12 @@ impl Recovery {
             Told::Other | Told::Own | Told::Part | Told::Failed => None,
             Told::Answered(message) => {
                 let events = Json::array(&std::mem::take(&mut self.events));
-                Some(Found::Answered(SendMessageResult { message, events, pause_ms: None }))
+                Some(Found::Answered(SendMessageResult {
+                    message,
+                    events,
+                    pause_ms: None,
+                    lean: false,
+                }))
             }
             Told::Cancelled => {
                 failed(RpcFailure::new(code::TURN_CANCELLED, "turn cancelled").to_error())
@@ -242,7 +247,7 @@ impl Turn {
                 && let Told::Answered(message) = trail.event(&event)
             {
                 let events = Json::array([&event.json()]);
-                let result = SendMessageResult { message, events, pause_ms: None };
+                let result = SendMessageResult { message, events, pause_ms: None, lean: false };
                 self.concluded(result, core, steps, trace, now);
                 return true;
             }

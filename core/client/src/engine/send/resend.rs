@@ -1,6 +1,7 @@
 //! A request sent again where the service knows its message by an id: the second call reads what the first one came to
 //! (guarantee 4). It goes on until the service has answered, or the search for the outcome is given up.
 
+use super::heard::Carried;
 use super::{Left, State, Turn};
 use crate::engine::answer::{Progress, Rpc};
 use crate::engine::command::Trace;
@@ -21,6 +22,7 @@ pub(super) struct Resend {
     doing: Doing,
     failures: u32,
     heard: Option<Heard>,
+    carried: Carried,
 }
 
 enum Doing {
@@ -44,7 +46,14 @@ pub(super) enum Heard {
 impl Resend {
     /// Sends the request again at once.
     pub(super) fn begin(op: OpId, left: Left, core: &mut Core, trace: &Trace, now: Time) -> Self {
-        let mut resend = Self { op, left, doing: Doing::Over, failures: 0, heard: None };
+        let mut resend = Self {
+            op,
+            left,
+            doing: Doing::Over,
+            failures: 0,
+            heard: None,
+            carried: Carried::new(core.config.reply_bytes),
+        };
         resend.send(core, trace, now);
         resend
     }
@@ -87,7 +96,13 @@ impl Resend {
     /// An event of its exchange. The turn's events come from the log.
     pub(super) fn network(&mut self, event: NetEvent, core: &mut Core, trace: &Trace, now: Time) {
         let (Doing::Sending(rpc) | Doing::Registering(rpc)) = &mut self.doing else { return };
-        match rpc.take(event, "the service", |_| ()) {
+        let carried = &mut self.carried;
+        let keep = |item| {
+            if let Item::Event(event) = item {
+                carried.add(&event);
+            }
+        };
+        match rpc.take(event, "the service", keep) {
             Progress::Going => {}
             Progress::Answered => core.linger(rpc.exchange, now),
             Progress::Refused => core.hear_out(rpc.exchange, now),
@@ -103,7 +118,10 @@ impl Resend {
         match (was, outcome) {
             (Doing::Registering(_), Ok(_)) => self.send(core, trace, now),
             (_, Ok(json)) => match SendMessageResult::read(&json) {
-                Ok(result) => self.heard = Some(Heard::Answered(result)),
+                Ok(mut result) => {
+                    self.carried.complete(&mut result);
+                    self.heard = Some(Heard::Answered(result));
+                }
                 Err(e) => {
                     let message = format!("the turn's result cannot be read: {e}");
                     let error = Error::new(ErrorKind::Malformed, message);
@@ -131,6 +149,7 @@ impl Resend {
     }
 
     fn send(&mut self, core: &mut Core, trace: &Trace, now: Time) {
+        self.carried.clear();
         let trace = self.left.trace.as_ref().unwrap_or(trace);
         let rpc = core.rpc(self.op, &Method::SendMessage, &self.left.params, trace, now);
         self.doing = Doing::Sending(rpc);
