@@ -7,7 +7,7 @@ use crate::layout::{
     received, sending, status, tool_call, tool_cancel, tool_settled, warning,
 };
 use broca::engine::{
-    Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Reply, Status, Step, ToolCall,
+    Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Queued, Reply, Status, Step, ToolCall,
 };
 use broca_proto::Json;
 use broca_proto::session::event::{Event, Place};
@@ -135,8 +135,13 @@ impl Batch {
     }
 
     fn push_status(&mut self, of: &Status) {
+        let place;
         let (state, delay_ms, kind, why) = match of {
-            Status::Queued => ("queued", None, None, None),
+            Status::Queued { place: Some(Queued { position, waiting }) } => {
+                place = format!("place {position} of {waiting} at the service");
+                ("queued", None, None, Some(place.as_str()))
+            }
+            Status::Queued { place: None } => ("queued", None, None, None),
             Status::Sent => ("sent", None, None, None),
             Status::Connected => ("connected", None, None, None),
             Status::Reconnecting { delay_ms, kind, why } => {

@@ -3,7 +3,7 @@
 
 use crate::fault::{Fault, one_line, written};
 use crate::summary::result_text;
-use broca::engine::{Delta, DeltaKind, Gap, Lost, Reply, Status, ToolOutcome};
+use broca::engine::{Delta, DeltaKind, Gap, Lost, Queued, Reply, Status, ToolOutcome};
 use broca::{ErrorKind, Json};
 use broca_proto::session::content::{Dispatch, Message};
 use broca_proto::session::event::Event;
@@ -200,7 +200,11 @@ impl View {
             return written(write_status(&mut self.out, status));
         }
         match status {
-            Status::Queued => self.note("queued behind another turn"),
+            Status::Queued { place: Some(place) } => {
+                let Queued { position, waiting } = place;
+                self.note(&format!("waiting for the session: place {position} of {waiting}"))
+            }
+            Status::Queued { place: None } => self.note("queued behind another turn"),
             Status::Reconnecting { delay_ms, kind, why } => {
                 self.note(&connection_lost(*kind, why, *delay_ms))
             }
@@ -359,7 +363,7 @@ fn told(outcome: ToolOutcome) -> &'static str {
 /// Where an operation stands, for a program.
 pub(crate) fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     let word = match status {
-        Status::Queued => "queued",
+        Status::Queued { .. } => "queued",
         Status::Sent => "sent",
         Status::Connected => "connected",
         Status::Reconnecting { delay_ms, kind, why } => {

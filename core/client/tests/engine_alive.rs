@@ -4,7 +4,7 @@
 
 mod engine_host;
 
-use broca::engine::{Config, Environment, Reply, Step};
+use broca::engine::{Config, Environment, Reply, Status, Step};
 use broca::{ErrorKind, Retry};
 use engine_host::service::{PLAIN, bare_event, end, event, head, json, line, result, say, stream};
 use engine_host::{Act, CLIENT_KEY, Host, Request};
@@ -150,4 +150,31 @@ fn what_is_kept_for_the_reply_is_bounded() {
     host.finish(2);
     assert_eq!(ids(reply(&host)), ["e1", "e5"]);
     assert_eq!(host.event_ids(2).len(), 4, "every event is delivered all the same");
+}
+
+#[test]
+fn a_call_that_waits_at_the_service_is_told_its_place() {
+    let place = |at: u32| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"session.queued","params":{{"position":{at},"waiting":2}}}}"#
+        )
+    };
+    let mut host = alive(
+        |_| (),
+        move |r| {
+            let result = result(r, &format!(r#"{{"message":{HI},"events":[]}}"#));
+            vec![head(), line(&place(2)), line(&place(1)), line(&result), end()]
+        },
+    );
+    host.command(2, say("go"));
+    host.finish(2);
+    let places: Vec<u64> = host
+        .said(2)
+        .iter()
+        .filter_map(|step| match step {
+            Step::Status(Status::Queued { place: Some(place) }) => Some(place.position),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(places, [2, 1]);
 }

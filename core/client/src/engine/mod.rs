@@ -35,6 +35,7 @@ pub use session::SessionInfo;
 pub use step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Reply, Status, Step, ToolCall};
 
 pub use broca_proto::session::budget::{Budget, Spent};
+pub use broca_proto::session::notice::Queued;
 pub use broca_proto::session::saved::{SavedResult, SavedSession, SavedTurn};
 pub use broca_proto::session::turn::{Accepted, ToolOutcome};
 
@@ -112,7 +113,7 @@ impl Engine {
         } else if begun.is_turn {
             self.turns.push_back(op);
             if self.turns.len() > 1 {
-                begun.steps.push(Step::Status(Status::Queued));
+                begun.steps.push(Step::Status(Status::Queued { place: None }));
             }
         } else {
             begun.start(&mut self.core, now);

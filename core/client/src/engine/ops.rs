@@ -7,7 +7,7 @@ use super::effect::{CallId, OpId};
 use super::net::{ExchangeId, NetEvent};
 use super::send::Turn;
 use super::session::{Core, RestCall, escape_into, session_path};
-use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Step, StepQueue};
+use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Status, Step, StepQueue};
 use super::subscribe::Watch;
 use broca_proto::session::display::{self, DisplayEvent};
 use broca_proto::session::event::Event;
@@ -572,6 +572,12 @@ pub(crate) fn show(
             steps.push_delta(Delta { kind, link, text }, delta_limit, after);
         }
         Item::Notification { method, .. } if method == notice::HEARTBEAT => {}
+        Item::Notification { method, params, raw } if method == notice::QUEUED => {
+            match notice::Queued::read(&params) {
+                place @ Some(_) => steps.push(Step::Status(Status::Queued { place })),
+                None => steps.push(Step::Notification { method, raw }),
+            }
+        }
         Item::Notification { method, raw, .. } => steps.push(Step::Notification { method, raw }),
         Item::Oversized { bytes, limit } => {
             steps.push(Step::Gap(Gap { lost: Lost::Line { bytes, limit }, after: after() }));

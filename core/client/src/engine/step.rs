@@ -6,6 +6,7 @@ use broca_proto::session::content::Message;
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::{Warning, WarningClass};
 use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::notice::Queued;
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::rest::{Meta, Participants};
 use broca_proto::session::saved::SavedSession;
@@ -180,8 +181,11 @@ pub struct ToolCall {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// Waiting behind another turn of this engine.
-    Queued,
+    /// Waiting: behind another turn of this engine, or at the service.
+    Queued {
+        /// Where in the service's queue, and how long that is. It comes again whenever it changes.
+        place: Option<Queued>,
+    },
     /// The request has left.
     Sent,
     /// The stream is open.

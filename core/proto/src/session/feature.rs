@@ -110,6 +110,7 @@ impl Features {
         display: true,
         cancel: true,
         heartbeat: true,
+        queue: true,
         hold: true,
         message_id: true,
         lean_result: true,

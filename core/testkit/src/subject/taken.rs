@@ -330,7 +330,7 @@ fn tool_call(taken: &Taken) -> Result<ToolCall, String> {
 fn status(taken: &Taken) -> Result<Status, String> {
     let word = taken.text("state")?;
     Ok(match word.as_str() {
-        "queued" => Status::Queued,
+        "queued" => Status::Queued { place: None },
         "sent" => Status::Sent,
         "connected" => Status::Connected,
         "reconnecting" => Status::Reconnecting {
