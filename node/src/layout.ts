@@ -83,6 +83,7 @@ export const enum ToolCancelAt {
 export const enum ToolSettledAt {
   tool_use_id = 2,
   outcome = 4,
+  name = 6,
 }
 
 export const enum ApprovalAt {

@@ -143,7 +143,7 @@ kinds! {
     tool_cancel = 6 { call: Number }
     /// A call has its one result; `outcome` is `done`, `failed`, `not_started`, `interrupted_may_have_run` or
     /// `timed_out_may_have_run`.
-    tool_settled = 7 { tool_use_id: Text, outcome: Text }
+    tool_settled = 7 { tool_use_id: Text, outcome: Text, name: Text }
     /// Somebody has to allow this call first.
     approval = 8 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text, may_have_run: Word }
     /// The question no longer matters.

@@ -35,10 +35,11 @@ impl Batch {
                 self.begin(&approval_withdrawn::KIND);
                 self.push_number(Some(call.0));
             }
-            Step::ToolSettled { tool_use_id, outcome } => {
+            Step::ToolSettled { tool_use_id, name, outcome } => {
                 self.begin(&tool_settled::KIND);
                 self.push_text(Some(tool_use_id));
                 self.push_text(Some(outcome.as_str()));
+                self.push_text(Some(name));
             }
             Step::Status(status) => self.push_status(status),
             Step::Warning(odd) => {

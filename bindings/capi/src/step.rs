@@ -432,7 +432,7 @@ pub extern "C" fn broca_step_tool_use_id(step: Option<&Step>) -> Bytes {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_step_name(step: Option<&Step>) -> Bytes {
-    field!(step, text, tool_call.name, approval.name, notification.method)
+    field!(step, text, tool_call.name, approval.name, tool_settled.name, notification.method)
 }
 
 /// The arguments of a tool call: JSON, exactly as the model wrote it, or as an approval narrowed it.

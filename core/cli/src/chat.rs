@@ -152,7 +152,7 @@ impl Chat {
             hand_in(&mut calls, ended)?;
         }
         for id in calls.unsettled() {
-            self.settled(&mut calls, &id, ToolOutcome::InterruptedMayHaveRun)?;
+            self.settled(&mut calls, &id, None, ToolOutcome::InterruptedMayHaveRun)?;
         }
         match outcome {
             Ok(reply) => self.view.reply(&reply),
@@ -232,8 +232,8 @@ impl Chat {
                 }
                 Ok(())
             }
-            Step::ToolSettled { tool_use_id, outcome } => {
-                self.settled(calls, &tool_use_id, outcome)
+            Step::ToolSettled { tool_use_id, name, outcome } => {
+                self.settled(calls, &tool_use_id, Some(&name), outcome)
             }
             Step::ToolCancel { call } => {
                 calls.stop(call);
@@ -248,10 +248,16 @@ impl Chat {
     }
 
     /// Shows what became of a call.
-    fn settled(&mut self, calls: &mut Calls, id: &str, outcome: ToolOutcome) -> Result<(), Fault> {
+    fn settled(
+        &mut self,
+        calls: &mut Calls,
+        id: &str,
+        name: Option<&str>,
+        outcome: ToolOutcome,
+    ) -> Result<(), Fault> {
         let run = calls.settle(id);
         let took = run.as_ref().map_or(Duration::ZERO, Run::took);
-        let name = run.as_ref().map(|run| run.name.as_str());
+        let name = name.or_else(|| run.as_ref().map(|run| run.name.as_str()));
         let why = run.as_ref().and_then(|run| run.why.as_deref());
         let why = why.filter(|_| outcome == ToolOutcome::Failed);
         self.view.tool_settled(Settled { id, name, outcome, took, why })

@@ -42,6 +42,8 @@ pub enum Step {
     ToolSettled {
         /// The call's id in the conversation.
         tool_use_id: String,
+        /// The tool.
+        name: String,
         /// What became of it.
         outcome: ToolOutcome,
     },
@@ -340,7 +342,9 @@ pub(crate) fn present(
             Step::ToolCall(ToolCall::new(call, runs_itself, answers()))
         }
         From::ToolCancel { call } => Step::ToolCancel { call },
-        From::ToolSettled { tool_use_id, outcome } => Step::ToolSettled { tool_use_id, outcome },
+        From::ToolSettled { tool_use_id, name, outcome } => {
+            Step::ToolSettled { tool_use_id, name, outcome }
+        }
         From::Approval(call) => Step::Approval(Approval::new(call, answers())),
         From::ApprovalWithdrawn { call } => Step::ApprovalWithdrawn { call },
         From::Status(status) => Step::Status(status),

@@ -6,7 +6,9 @@ mod engine_host;
 
 use broca::ErrorKind;
 use broca::Json;
-use broca::engine::{Accepted, Answer, CallId, Step, ToolCall};
+use broca::engine::{Accepted, Answer, CallId, Command, Environment, Step, ToolCall, ToolOutcome};
+use broca::proto::session::narrow::{NarrowRule, NarrowRules};
+use broca::proto::session::tool::Tool;
 use engine_host::service::{FULL, PLAIN, blocks, pause, reply, results, say, stream, tool};
 use engine_host::{Host, Request, SECRET};
 use proptest::prelude::*;
@@ -104,6 +106,39 @@ fn an_answer_that_comes_late_or_twice_changes_nothing() {
     for never in [CallId(0), CallId(99)] {
         assert_eq!(host.answer(never, text("?")).unwrap_err().kind(), ErrorKind::Usage);
     }
+}
+
+#[test]
+fn what_became_of_a_call_is_told_with_the_name_of_its_tool() {
+    let service = pausing(&[&[("a", "x"), ("b", "nobody")]]);
+    let mut host = Host::opened(|_| (), 0, PLAIN, vec![tool("x")], service);
+    host.command(2, say("go"));
+    host.settle();
+    host.answer(calls(&host, 2)[0].call, text("A")).unwrap();
+    host.finish(2);
+    let mut settled: Vec<(String, String, ToolOutcome)> = Vec::new();
+    for step in host.said(2) {
+        if let Step::ToolSettled { tool_use_id, name, outcome } = step {
+            settled.push((tool_use_id.clone(), name.clone(), *outcome));
+        }
+    }
+    let expected = [
+        ("b".into(), "nobody".into(), ToolOutcome::NotStarted),
+        ("a".into(), "x".into(), ToolOutcome::Done),
+    ];
+    assert_eq!(settled, expected);
+}
+
+#[test]
+fn a_narrowing_rule_that_can_never_apply_is_refused_before_anything_leaves() {
+    let schema = r#"{"type":"object","properties":{"paths":{"type":"array"}}}"#;
+    let mut rm = Tool::new("rm", "", Json::parse(schema).unwrap());
+    rm.narrow = NarrowRules::new([("/pahts".to_owned(), NarrowRule::RemoveElements)]);
+    let mut host = Host::new(engine_host::config(), Environment::none(), 0);
+    let refused = host.try_command(1, Command::Open { tools: vec![rm] }).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(refused.message().contains("/pahts"), "{refused}");
+    assert!(host.effects.is_empty());
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod engine_host;
 
-use broca::engine::{Answer, CloseReason, Step};
+use broca::engine::{Answer, CloseReason, Command, Outcome, Step};
 use broca::proto::session::exchange::WarningClass;
 use broca::{ErrorKind, Json, Retry};
 use engine_host::service::{
@@ -246,4 +246,37 @@ fn a_lagged_turn_says_that_its_outcome_is_unknown() {
     let last = error.details().unwrap().member("last_event_id").unwrap();
     assert_eq!(last.to_text().as_deref(), Some("e7"));
     assert_eq!(host.left("session.sendMessage"), 1);
+}
+
+#[test]
+fn tools_are_declared_again_to_a_service_that_had_forgotten_the_driver() {
+    let mut asked = 0;
+    let mut host = Host::opened(
+        |_| (),
+        0,
+        PLAIN,
+        vec![tool("x")],
+        move |request| match request.rpc() {
+            "session.registerDriver" => stream(&[result(request, r#"{"registered":true}"#)]),
+            "session.updateClientTools" => {
+                asked += 1;
+                match asked {
+                    1 | 3 | 4 => stream(&[failure(request, -32001, "call session.registerDriver")]),
+                    _ => stream(&[result(request, r#"{"updated":true}"#)]),
+                }
+            }
+            other => panic!("{other}"),
+        },
+    );
+    host.command(2, Command::UpdateTools { tools: vec![tool("y")] });
+    host.finish(2);
+    assert!(matches!(host.outcome(2), Some(Ok(Outcome::Updated))));
+    let methods: Vec<&str> = host.requests.iter().map(Request::rpc).collect();
+    let update = "session.updateClientTools";
+    assert_eq!(methods, [update, "session.registerDriver", update]);
+    // One that is forgotten again and again is not asked for ever.
+    host.command(3, Command::UpdateTools { tools: vec![tool("z")] });
+    host.finish(3);
+    assert_eq!(host.error(3).kind(), ErrorKind::DriverNotRegistered);
+    assert_eq!(host.engine.save().unwrap().tools, ["y"]);
 }

@@ -12,7 +12,7 @@ use super::session::{Core, RestCall, escape_into, session_path};
 use super::step::{HistoryPage, Outcome};
 use broca_proto::session::event::Event;
 use broca_proto::session::ids::Cursor;
-use broca_proto::session::method::{Method, UpdateClientTools};
+use broca_proto::session::method::Method;
 use broca_proto::session::rest::{Limits, Opened, Participants};
 use broca_proto::session::saved::{SavedSession, SavedTurn};
 use broca_proto::session::standing::{LoggedTurn, Part, Standing};
@@ -176,23 +176,21 @@ impl Attach {
         trace: &Trace,
         now: Time,
     ) -> Result<Option<Asked>, Error> {
-        let tools = core.session.as_ref().map(|s| s.tools.as_slice()).unwrap_or_default();
-        let missing: Vec<&str> = self.saved.tools.iter().map(String::as_str).collect();
+        let tools = core.session.as_ref().map(|s| s.tools.clone()).unwrap_or_default();
+        let here = |name: &&String| tools.iter().any(|tool| tool.name() == *name);
         let missing: Vec<&str> =
-            missing.into_iter().filter(|name| tools.iter().all(|t| t.name() != *name)).collect();
-        let (missing, none) = (missing.join(", "), tools.is_empty());
-        let tools = tools.iter().map(|tool| tool.declaration.clone()).collect();
+            self.saved.tools.iter().filter(|name| !here(name)).map(String::as_str).collect();
         if !missing.is_empty() {
-            let message =
-                format!("the session was saved with tools that this program lacks: {missing}");
+            let message = format!(
+                "the session was saved with tools that this program lacks: {}",
+                missing.join(", ")
+            );
             core.log(LogLevel::Warn, message);
         }
-        if none {
+        if tools.is_empty() {
             return Ok(None);
         }
-        let params = Json::encode(&UpdateClientTools { tools })
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
-        let rpc = core.rpc(self.op, &Method::UpdateClientTools, &params, trace, now);
+        let rpc = core.declare_tools(self.op, &tools, trace, now)?;
         Ok(Some(Asked::Rpc(Box::new(rpc))))
     }
 

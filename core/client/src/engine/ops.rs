@@ -13,7 +13,7 @@ use broca_proto::session::display::{self, DisplayEvent};
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, SessionId};
-use broca_proto::session::method::{Method, UpdateClientTools};
+use broca_proto::session::method::Method;
 use broca_proto::session::notice;
 use broca_proto::session::rest::{Meta, OpenRequest, Opened, Page};
 use broca_proto::session::tool::Tool;
@@ -104,7 +104,13 @@ enum Question {
     History,
     Participants,
     Meta,
-    UpdateTools(Vec<Tool>),
+    /// `again`: the service had forgotten this driver, and was asked to know it again.
+    UpdateTools {
+        tools: Vec<Tool>,
+        again: bool,
+    },
+    /// Before the tools are declared again.
+    RegisterAgain(Vec<Tool>),
     Close,
 }
 
@@ -194,23 +200,12 @@ impl Op {
                 ask_rest(core, Question::Close, call.with_session_key(), self)
             }
             Command::UpdateTools { tools } => {
-                let declarations = tools.iter().map(|t| t.declaration.clone()).collect();
-                match Json::encode(&UpdateClientTools { tools: declarations }) {
-                    Ok(params) => {
-                        let rpc = core.rpc(
-                            self.id,
-                            &Method::UpdateClientTools,
-                            &params,
-                            &self.trace,
-                            now,
-                        );
-                        Work::Asking(Asking {
-                            question: Question::UpdateTools(tools),
-                            call: Asked::Rpc(Box::new(rpc)),
-                        })
-                    }
-                    Err(e) => {
-                        let error = Error::new(ErrorKind::InvalidArgument, e.to_string());
+                match core.declare_tools(self.id, &tools, &self.trace, now) {
+                    Ok(rpc) => Work::Asking(Asking {
+                        question: Question::UpdateTools { tools, again: false },
+                        call: Asked::Rpc(Box::new(rpc)),
+                    }),
+                    Err(error) => {
                         self.finish_with(core, Err(error), now);
                         Work::Over
                     }
@@ -497,6 +492,32 @@ impl Op {
             return;
         }
         let Some(answer) = asking.call.take(event, core, now) else { return };
+        let forgotten = |error: &Error| error.kind() == ErrorKind::DriverNotRegistered;
+        let next = match (&mut asking.question, &answer) {
+            (Question::UpdateTools { tools, again: false }, Err(error))
+                if forgotten(error) && core.memory().is_some_and(|memory| memory.drives) =>
+            {
+                let tools = std::mem::take(tools);
+                let none = Json::empty_object();
+                let rpc = core.rpc(self.id, &Method::RegisterDriver, &none, &self.trace, now);
+                Some(Ok((Question::RegisterAgain(tools), rpc)))
+            }
+            (Question::RegisterAgain(tools), Ok(_)) => {
+                let tools = std::mem::take(tools);
+                let rpc = core.declare_tools(self.id, &tools, &self.trace, now);
+                Some(rpc.map(|rpc| (Question::UpdateTools { tools, again: true }, rpc)))
+            }
+            _ => None,
+        };
+        match next {
+            None => {}
+            Some(Ok((question, rpc))) => {
+                core.net.abort(exchange, now);
+                *asking = Asking { question, call: Asked::Rpc(Box::new(rpc)) };
+                return;
+            }
+            Some(Err(error)) => return self.finish_with(core, Err(error), now),
+        }
         let outcome = match (&mut asking.question, answer) {
             (Question::Close, Err(error)) if error.is(ErrorKind::SessionClosed) => {
                 Ok(Outcome::Closed)
@@ -508,7 +529,8 @@ impl Op {
                 json.decode().map(Outcome::Participants).map_err(|e| malformed(&e))
             }
             (Question::Meta, Ok(json)) => read_meta(&json, &core.net.address()).map(Outcome::Meta),
-            (Question::UpdateTools(tools), Ok(_)) => {
+            (Question::RegisterAgain(_), Ok(_)) => Ok(Outcome::Updated),
+            (Question::UpdateTools { tools, .. }, Ok(_)) => {
                 if let Some(session) = &mut core.session {
                     session.tools = std::mem::take(tools);
                 }

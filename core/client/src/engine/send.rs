@@ -576,8 +576,8 @@ impl Turn {
                     let step = self.question(call, core);
                     steps.push(Step::Approval(step));
                 }
-                CallsOutput::Settled { id, outcome } => {
-                    steps.push(Step::ToolSettled { tool_use_id: id, outcome });
+                CallsOutput::Settled { id, name, outcome } => {
+                    steps.push(Step::ToolSettled { tool_use_id: id, name, outcome });
                 }
                 CallsOutput::Hold => self.ask_to_hold(core, trace, now),
                 CallsOutput::Results { blocks, cancelled: false } => {

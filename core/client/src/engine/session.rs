@@ -10,7 +10,7 @@ use super::net::{Call, ExchangeId, Net};
 use broca_proto::session::content::Block;
 use broca_proto::session::feature::{self, Features};
 use broca_proto::session::ids::{Cursor, SessionId};
-use broca_proto::session::method::Method;
+use broca_proto::session::method::{Method, UpdateClientTools};
 use broca_proto::session::rest::{Meta, Opened};
 use broca_proto::session::rpc;
 use broca_proto::session::tool::Tool;
@@ -277,6 +277,20 @@ impl Core {
         Rpc::new(exchange, id, self.config.max_line_bytes)
     }
 
+    /// Declares the client's tools.
+    pub(crate) fn declare_tools(
+        &mut self,
+        op: OpId,
+        tools: &[Tool],
+        trace: &Trace,
+        now: Time,
+    ) -> Result<Rpc, Error> {
+        let tools = tools.iter().map(|tool| tool.declaration.clone()).collect();
+        let params = Json::encode(&UpdateClientTools { tools })
+            .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
+        Ok(self.rpc(op, &Method::UpdateClientTools, &params, trace, now))
+    }
+
     fn feature_header(&self, headers: &mut Vec<(&'static str, String)>) {
         let words = self.features().words();
         if !words.is_empty() {
@@ -441,6 +455,9 @@ fn check_tools(tools: &[Tool]) -> Result<(), Error> {
         if !tool.declaration.input_schema.is_object() {
             return bad(format!("the input schema of \"{name}\" is no JSON object"));
         }
+        if let Err(fault) = tool.narrow.fit(&tool.declaration.input_schema) {
+            return bad(format!("the tool \"{name}\": {fault}"));
+        }
         names.push(name);
     }
     Ok(())
@@ -449,6 +466,7 @@ fn check_tools(tools: &[Tool]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broca_proto::session::narrow::{NarrowRule, NarrowRules};
 
     #[test]
     fn ids_cannot_leave_their_place_in_a_path() {
@@ -465,5 +483,12 @@ mod tests {
             assert!(check_tools(&[tool(name)]).is_err(), "{name}");
         }
         assert!(check_tools(&[Tool::new("a", "", Json::null())]).is_err());
+        let schema = Json::parse(r#"{"type":"object","properties":{"paths":{"type":"array"}}}"#);
+        let mut narrowed = Tool::new("rm", "", schema.unwrap());
+        for (pointer, admitted) in [("/paths", true), ("/pahts", false)] {
+            let rule = (pointer.to_owned(), NarrowRule::RemoveElements);
+            narrowed.narrow = NarrowRules::new([rule]);
+            assert_eq!(check_tools(&[narrowed.clone()]).is_ok(), admitted, "{pointer}");
+        }
     }
 }

@@ -43,6 +43,8 @@ pub enum Step {
     ToolSettled {
         /// The call's id in the conversation.
         tool_use_id: String,
+        /// The tool.
+        name: String,
         /// What became of it.
         outcome: ToolOutcome,
     },

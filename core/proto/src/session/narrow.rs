@@ -3,6 +3,8 @@
 //! What is narrower depends on the tool: taking a filter away widens. So narrowing is declared: a
 //! rule for a JSON pointer into the arguments. Everything without a rule must stay equal.
 
+mod fit;
+
 use crate::Json;
 use serde_json::Value;
 

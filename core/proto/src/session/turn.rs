@@ -131,6 +131,8 @@ pub enum CallsOutput {
     Settled {
         /// The call.
         id: String,
+        /// The tool.
+        name: String,
         /// What became of it.
         outcome: ToolOutcome,
     },
@@ -662,9 +664,9 @@ impl Calls {
         let call = &mut self.open[i];
         call.state = CallState::Settled;
         call.deadline = None;
-        let id = call.call.id.clone();
+        let (id, name) = (call.call.id.clone(), call.call.name.clone());
         self.kept.insert(id.clone(), (outcome, Block::of_tool_result(result)));
-        self.outputs.push_back(CallsOutput::Settled { id, outcome });
+        self.outputs.push_back(CallsOutput::Settled { id, name, outcome });
     }
 
     fn stop(&mut self, i: usize) {

@@ -244,7 +244,12 @@ fn step_of(taken: &Taken) -> Result<Step, String> {
             let word = taken.text("outcome")?;
             let outcome = TOOL_OUTCOMES.into_iter().find(|outcome| outcome.as_str() == word);
             let outcome = outcome.ok_or_else(|| taken.unknown("outcome", &word))?;
-            Step::ToolSettled { tool_use_id: taken.text("tool_use_id")?, outcome }
+            // Packages of an earlier version do not hand the name on.
+            let name = match taken.fields.get("name") {
+                Some(_) => taken.text("name")?,
+                None => String::new(),
+            };
+            Step::ToolSettled { tool_use_id: taken.text("tool_use_id")?, name, outcome }
         }
         "status" => Step::Status(status(taken)?),
         "warning" => {

@@ -206,8 +206,8 @@ impl Turn {
             while let Some(output) = self.calls.poll() {
                 match output {
                     CallsOutput::Results { blocks, .. } => kept = blocks,
-                    CallsOutput::Settled { id, outcome } => {
-                        steps.push(Step::ToolSettled { tool_use_id: id, outcome });
+                    CallsOutput::Settled { id, name, outcome } => {
+                        steps.push(Step::ToolSettled { tool_use_id: id, name, outcome });
                     }
                     _ => {}
                 }

@@ -221,7 +221,7 @@ impl Application<'_> {
             self.twin.handle_timeout(now);
         }
         while let Some(output) = self.twin.poll() {
-            if let CallsOutput::Settled { id, outcome } = output {
+            if let CallsOutput::Settled { id, outcome, .. } = output {
                 self.came.states.insert(id, outcome);
             }
         }
