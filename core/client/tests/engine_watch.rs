@@ -341,6 +341,35 @@ fn an_application_that_does_not_read_bounds_what_comes_however_often_the_stream_
     assert_eq!(host.event_ids(2)[..100], ids(0..100));
 }
 
+#[test]
+fn the_log_keeps_what_an_application_does_not_take_and_no_socket_is_left_unread() {
+    let set = |c: &mut Config| c.step_buffer_bytes = 20_000;
+    let total = 400;
+    let mut host = Host::opened(set, 0, PLAIN, Vec::new(), move |r| {
+        let mut acts = vec![head()];
+        acts.extend((from(r)..total).map(|i| {
+            let payload = format!("{{\"p\":\"{}\"}}", "p".repeat(1_000));
+            line(&event(&format!("e{i}"), "x", &payload))
+        }));
+        acts
+    });
+    host.pull = 0;
+    subscribed(&mut host, Some(Cursor::start()));
+    let mut got = 0;
+    while got < total {
+        host.advance(10_000);
+        assert!(host.open_connections().iter().all(|conn| !host.is_paused(*conn)));
+        let before = host.event_ids(2).len();
+        host.pull_all(2);
+        let all = host.event_ids(2);
+        assert!(all.len() - before <= 20, "{} at once", all.len() - before);
+        assert!(all.len() > got, "it goes on whenever the application does");
+        got = all.len();
+    }
+    assert_eq!(host.event_ids(2), ids(0..total));
+    assert!(gaps(&host).is_empty());
+}
+
 #[derive(Debug, Clone)]
 enum Fate {
     Reset(usize),

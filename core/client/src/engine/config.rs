@@ -59,7 +59,8 @@ pub struct Config {
     pub max_connections: usize,
     /// Bytes of steps that wait for the application before display deltas are dropped (with a Gap). Default 1 MiB.
     pub delta_buffer_bytes: usize,
-    /// Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB.
+    /// Bytes of steps that wait for the application before the stream of a subscription is given up until few enough wait, and
+    /// is read on from the log then; the stream of a turn is left unread meanwhile. Default 64 MiB.
     pub step_buffer_bytes: usize,
     /// How long a paused turn is held at most while its tools run or a person decides, where the service can; it has a bound
     /// of its own (`max_hold_ms`). `None`: pauses are not held, and what is open at the service's deadline has failed.

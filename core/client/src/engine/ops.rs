@@ -212,7 +212,7 @@ impl Op {
                 }
             }
         };
-        self.after(core);
+        self.after(core, now);
     }
 
     /// An event of one of this operation's exchanges.
@@ -240,13 +240,16 @@ impl Op {
             Work::Asking(_) => self.asking_network(core, exchange, event, now),
             Work::Begin(_) | Work::Over => core.net.abort(exchange, now),
         }
-        self.after(core);
+        self.after(core, now);
     }
 
     /// The application has taken steps: reading goes on when few enough wait.
     pub(crate) fn relieve(&mut self, core: &mut Core) {
         if self.unread && self.steps.bytes() <= core.config.step_buffer_bytes / 2 {
             self.unread = false;
+            if let Work::Watch(watch) = &mut self.work {
+                watch.come_back(core, &mut self.steps);
+            }
             if let Some(exchange) = self.stream() {
                 core.net.pause(exchange, false);
             }
@@ -268,7 +271,7 @@ impl Op {
             Work::Watch(watch) => watch.timeout(core, &mut self.steps, &self.trace, now),
             _ => {}
         }
-        self.after(core);
+        self.after(core, now);
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
@@ -288,7 +291,7 @@ impl Op {
                 self.finish_with(core, Err(error), now);
             }
         }
-        self.after(core);
+        self.after(core, now);
     }
 
     pub(crate) fn answer(
@@ -302,7 +305,7 @@ impl Op {
             Work::Turn(turn) => turn.answer(call, answer, core, &mut self.steps, &self.trace, now),
             _ => Ok(Accepted::TooLate),
         };
-        self.after(core);
+        self.after(core, now);
         accepted
     }
 
@@ -350,7 +353,7 @@ impl Op {
 
     /// What follows from whatever was just done: the end of the operation, or too many steps.
     #[inline]
-    fn after(&mut self, core: &mut Core) {
+    fn after(&mut self, core: &mut Core, now: Time) {
         if self.steps.is_finished() {
             if !matches!(self.work, Work::Over) {
                 self.work = Work::Over;
@@ -360,6 +363,11 @@ impl Op {
         }
         self.unread |= self.steps.bytes() > core.config.step_buffer_bytes;
         if self.unread {
+            if let Work::Watch(watch) = &mut self.work
+                && watch.leave(core, now)
+            {
+                return;
+            }
             // Said again for every stream: one that has just begun must not be read either.
             if let Some(exchange) = self.stream() {
                 core.net.pause(exchange, true);

@@ -12,13 +12,19 @@ use broca_proto::session::exchange::{BodyEnd, Item};
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::method::{Method, Subscribe};
 use broca_proto::session::subscription::{self, Delivery, Subscription, Want};
-use broca_proto::{ErrorKind, Json, Time};
+use broca_proto::{Error, ErrorKind, Json, Time};
 
 pub(crate) struct Watch {
     op: OpId,
     subscription: Subscription,
     stream: Option<Rpc>,
     connected: bool,
+    /// Since when the application is so far behind that the log keeps for it what comes.
+    left: Option<Time>,
+    /// It has caught up: the log is read on from there.
+    returned: bool,
+    /// It was between two connections when it left.
+    waited: bool,
 }
 
 impl Watch {
@@ -31,7 +37,15 @@ impl Watch {
         now: Time,
     ) -> Self {
         let subscription = Subscription::new(from, core.config.reconnect);
-        let mut watch = Self { op, subscription, stream: None, connected: false };
+        let mut watch = Self {
+            op,
+            subscription,
+            stream: None,
+            connected: false,
+            left: None,
+            returned: false,
+            waited: false,
+        };
         watch.advance(core, steps, trace, now);
         watch
     }
@@ -103,6 +117,7 @@ impl Watch {
         now: Time,
     ) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.returned = false;
             self.advance(core, steps, trace, now);
         }
     }
@@ -113,7 +128,43 @@ impl Watch {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.subscription.poll_timeout()
+        if self.returned {
+            return Some(Time::default());
+        }
+        self.subscription.poll_timeout().filter(|_| self.left.is_none())
+    }
+
+    /// Too many steps wait. The stream is given up in place of leaving it unread: the log has what follows the last event,
+    /// and the service need not wait for this reader. Not before there was an event to read on from.
+    pub(crate) fn leave(&mut self, core: &mut Core, now: Time) -> bool {
+        if self.left.is_none() {
+            let knows = self.subscription.cursor().event_id().is_some();
+            if !knows || self.subscription.is_over() {
+                return false;
+            }
+            self.left = Some(now);
+            if let Some(stream) = self.stream.take() {
+                core.net.abort(stream.exchange, now);
+                self.connected = false;
+                return true;
+            }
+            self.waited = true;
+        }
+        true
+    }
+
+    /// Few enough steps wait again.
+    pub(crate) fn come_back(&mut self, core: &mut Core, steps: &mut StepQueue) {
+        let Some(at) = self.left.take() else { return };
+        self.returned = true;
+        if std::mem::take(&mut self.waited) {
+            return;
+        }
+        let behind = Error::new(ErrorKind::Lagged, "the application was behind");
+        let jitter = core.random();
+        if let Err(error) = self.subscription.lost(subscription::Lost::Failed(behind), at, jitter) {
+            steps.push(Step::Finished(Err(error)));
+        }
     }
 
     pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
