@@ -176,3 +176,40 @@ async fn breaks_of_everything_again_and_again_are_survived() {
     }
     assert_eq!(runs.load(Ordering::SeqCst), 10);
 }
+
+#[tokio::test]
+async fn a_turn_that_a_restart_breaks_off_is_told_as_such_and_the_session_goes_on() {
+    let state = tempfile::tempdir().unwrap();
+    let script = state.path().join("script.json");
+    std::fs::write(
+        &script,
+        r#"{"rules":[{"when":{"contains":"slow"},"then":{"pieces":["a",{"text":"b","delay_ms":600000}]}}]}"#,
+    )
+    .unwrap();
+    let model = format!("scripted:{}", script.display());
+    let service = Service::start_in(state, "127.0.0.1:0", &["--model", &model]);
+    let addr = service.addr().to_owned();
+    let key = std::fs::read_to_string(service.key_file()).unwrap();
+    let client = Client::new(service.url.clone(), key.trim()).unwrap();
+    let session = client.open().await.unwrap();
+    let mut turn = session.send("slow");
+    while !matches!(turn.next().await, Some(Ok(Step::Event(_)))) {}
+    let state = service.kill();
+    let service = Service::start_in(state, &addr, &["--model", &model]);
+    let error = loop {
+        match turn.next().await {
+            Some(Ok(Step::Done(_))) | None => panic!("nobody can have answered"),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => break error,
+        }
+    };
+    assert_eq!(error.retry(), broca::Retry::Unknown, "{error}");
+    assert!(error.message().contains("interrupted"), "{error}");
+    assert!(
+        session.ask("hello").await.is_ok(),
+        "the session goes on, and the driver is known again"
+    );
+    let said = log(&session).await.iter().filter(|e| e.is(&EventType::ClientMessageSend)).count();
+    assert_eq!(said, 2);
+    drop(service);
+}
