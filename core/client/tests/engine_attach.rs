@@ -491,6 +491,29 @@ fn a_message_that_never_came_to_the_log_is_told_as_such() {
 }
 
 #[test]
+fn a_message_that_is_not_in_the_log_goes_again_where_the_service_knows_it_by_its_id() {
+    let known = &["message-id"];
+    let world = World::shared(&[]);
+    let mut first = opened(&world, known, 0);
+    first.script = Box::new(|_| Vec::new());
+    first.command(2, say("lost"));
+    first.settle();
+    let sent = first.rpcs("session.sendMessage")[0].body["params"].clone();
+    assert!(sent["message_id"].is_string());
+    let saved = first.engine.save().unwrap();
+    let mut second = attaching(&world, saved.clone(), known, 0);
+    resume(&mut second);
+    assert_eq!(done(&second, 2).text(), "done");
+    assert_eq!(second.rpcs("session.sendMessage")[0].body["params"], sent);
+    // A service that does not know them is not sent it again.
+    let world = World::shared(&[]);
+    let mut plain = attaching(&world, saved, PLAIN, 0);
+    resume(&mut plain);
+    assert_eq!(plain.left("session.sendMessage"), 0);
+    assert!(plain.error(2).message().contains("send it again"));
+}
+
+#[test]
 fn a_message_that_is_sent_instead_leads_with_results_for_what_was_open() {
     let world = World::shared(&[&[("a", "x"), ("b", "y")]]);
     let mut first = opened(&world, PLAIN, 0);

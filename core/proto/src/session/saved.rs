@@ -49,6 +49,8 @@ pub struct SavedSession {
 pub struct SavedTurn {
     /// What the application said, if it is not known to be in the log.
     pub message: Option<Message>,
+    /// The id under which it left, where the service knows messages by their ids: it can be sent again under it.
+    pub message_id: Option<String>,
     /// The event that showed the calls to which the results belong, where it is known.
     pub pause: Option<EventId>,
     /// Results that the service has not taken, in call order.
@@ -101,6 +103,8 @@ struct Wire {
 struct WireTurn {
     #[serde(default)]
     message: Option<Message>,
+    #[serde(default)]
+    message_id: Option<String>,
     #[serde(default)]
     pause: Option<EventId>,
     #[serde(default)]
@@ -159,6 +163,7 @@ impl SavedSession {
     pub fn to_json(&self) -> Secret {
         let turn = self.turn.as_ref().map(|turn| WireTurn {
             message: turn.message.clone(),
+            message_id: turn.message_id.clone(),
             pause: turn.pause.clone(),
             results: turn.results.iter().map(write_result).collect(),
             cancelled: turn.cancelled,
@@ -190,6 +195,7 @@ fn read_turn(wire: WireTurn) -> Result<SavedTurn, Error> {
         wire.results.into_iter().map(read_result).collect();
     Ok(SavedTurn {
         message: wire.message,
+        message_id: wire.message_id,
         pause: wire.pause,
         results: results?,
         cancelled: wire.cancelled,
@@ -257,6 +263,7 @@ mod tests {
             spent: Spent { rounds: 2, input_tokens: 7, ..Spent::default() },
             turn: Some(SavedTurn {
                 message: Some(Message::user("hunter2 ä")),
+                message_id: Some("msg_1".to_owned()),
                 pause: Some("evt_8".into()),
                 results: vec![SavedResult {
                     outcome: ToolOutcome::Done,

@@ -1,6 +1,6 @@
 //! How a turn that another program has left is taken up, and how it is saved in the first place.
 
-use super::{State, Turn, cancelled};
+use super::{Left, State, Turn, cancelled};
 use crate::engine::command::Trace;
 use crate::engine::effect::OpId;
 use crate::engine::memory::{Pending, abandoned, saved_results};
@@ -8,8 +8,9 @@ use crate::engine::net::{ExchangeId, NetEvent};
 use crate::engine::session::Core;
 use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
 use crate::engine::subscribe::Watch;
-use broca_proto::session::content::{Block, Dispatch, Message};
+use broca_proto::session::content::{Block, Dispatch, Message, Role};
 use broca_proto::session::ids::Cursor;
+use broca_proto::session::method::SendMessage;
 use broca_proto::session::payload::{ErrorReason, Payload};
 use broca_proto::session::saved::SavedTurn;
 use broca_proto::session::standing::{Ending, LoggedPause, LoggedTurn, Part, Standing};
@@ -80,7 +81,19 @@ impl Turn {
         self.tool_calls = earlier_calls(&pending);
         let events: Vec<Json> = pending.events.iter().map(|event| event.json()).collect();
         self.events.push(Json::array(&events));
-        if matches!(pending.log.standing(), Standing::Running) {
+        if let (Standing::None, Some((message, id))) =
+            (pending.log.standing(), again(&pending, core))
+        {
+            // Whether it waits there, was lost or has never left: under its id it is the same message.
+            self.first = message.clone();
+            self.resumed = false;
+            let params = SendMessage { message, message_id: Some(id) }.to_json();
+            if core.features().lean_result {
+                self.heard.keep_carried(core.config.reply_bytes);
+            }
+            self.heard.begin_round();
+            self.leave(Left { params, trace: None }, core, trace, now);
+        } else if matches!(pending.log.standing(), Standing::Running) {
             self.follow(pending, core, steps, trace, now);
         } else {
             let left = pending.pause().map(|pause| pending.results(pause));
@@ -255,8 +268,14 @@ impl Turn {
         // Results that lead a first message are those of a turn that was cancelled.
         let leads = self.round == 0 && !self.carried.is_empty();
         let logged = self.resumed || self.round > 0 || self.heard.has_events();
+        let left = self.left.as_ref().filter(|_| !logged && !leads);
+        let message_id = left.and_then(|left| left.params.member("message_id"));
+        // A hook may have changed it on its way.
+        let message =
+            left.and_then(|left| Message::read(&left.params.member("message")?, Role::User).ok());
         SavedTurn {
-            message: (!logged).then(|| self.first.clone()),
+            message: (!logged).then(|| message.unwrap_or_else(|| self.first.clone())),
+            message_id: message_id.and_then(|id| id.to_text()),
             pause: match self.heard.message() {
                 "" => None,
                 id => Some(id.into()),
@@ -265,6 +284,13 @@ impl Turn {
             cancelled: self.cancelled || leads,
         }
     }
+}
+
+/// The message that was open, if it may be sent again.
+fn again(pending: &Pending, core: &Core) -> Option<(Message, String)> {
+    let SavedTurn { message, message_id, .. } = &pending.saved;
+    let known = core.features().message_id;
+    message.clone().zip(message_id.clone()).filter(|_| known)
 }
 
 /// Calls of client tools in the turn before the pause that is to be answered.
