@@ -65,14 +65,13 @@ def broca_steps() -> None:
     meter = Meter()
     for buffer in stream:
         engine.data(conn, buffer, len(buffer), now())
-        engine.effects()
-        steps, _, _ = engine.steps(op, 1 << 18)
+        steps = engine.steps(op, 1 << 18, False)[0]
         while steps:
             for step in steps:
                 if type(step) is Event:
                     events += 1
                     seen += len(step.id) + len(step.type) + len(step.created_at)
-            steps, _, _ = engine.steps(op, 1 << 18)
+            steps = engine.steps(op, 1 << 18, False)[0]
     if events != EVENTS or not seen:
         raise SystemExit(f"{events} of {EVENTS} events")
     meter.report(events)
@@ -100,26 +99,28 @@ class Feed:
 
     def run(self, command: dict[str, Any]) -> int:
         """Begins an operation and answers what it asks, but for a subscription."""
-        op = self.engine.command(json.dumps(command), now())
-        while effects := self.engine.effects():
+        op, effects = self.engine.command(json.dumps(command), now())
+        while effects:
+            later: list[Any] = []
             for kind, *fields in effects:
                 if kind == self._connect:
                     self.conn = fields[0]
-                    self.engine.connected(self.conn, now())
+                    later += self.engine.connected(self.conn, now()) or ()
                 elif kind == self._write:
                     conn, request = fields
-                    self.engine.written(conn, len(request), now())
+                    later += self.engine.written(conn, len(request), now()) or ()
                     if b"/meta " in request:
-                        self.answer(self.META, "application/json", len(self.META))
+                        later += self.answer(self.META, "application/json", len(self.META))
                     elif b"/join " in request:
-                        self.answer(self.JOINED, "application/json", len(self.JOINED))
+                        later += self.answer(self.JOINED, "application/json", len(self.JOINED))
+            effects = later
         return op
 
-    def answer(self, body: bytes, content_type: str, length: int) -> None:
-        """Lets an answer come, or the head of a longer one."""
+    def answer(self, body: bytes, content_type: str, length: int) -> list[Any]:
+        """Lets an answer come, or the head of a longer one; what follows."""
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n"
         data = head.encode() + body
-        self.engine.data(self.conn, data, len(data), now())
+        return self.engine.data(self.conn, data, len(data), now()) or []
 
 
 CONTENDERS = {"orjson": orjson_lines, "broca": broca_steps}

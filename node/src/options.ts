@@ -66,6 +66,11 @@ export interface ClientOptions {
   hooks?: boolean | undefined;
   /** Time for the answer to a `sending` step. Default 30 s. */
   hookTimeoutMs?: number | undefined;
+  /**
+   * Microseconds in which an answer is looked for without sleeping, if the one before came within them: on the same machine
+   * that is faster than to sleep and be woken, and costs no more. 0: never. Default 300.
+   */
+  awakeUs?: number | undefined;
   /** Whom TLS trusts and what it shows: options of `tls.connect`, such as `ca`. */
   tls?: ConnectionOptions | undefined;
   /** Proxy variables (`https_proxy`, `no_proxy` …) to obey; default those of process.env; false: none. */
@@ -77,14 +82,20 @@ export interface ClientOptions {
 /** Variables that have to do with proxies. */
 const PROXY_VARIABLES = ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"];
 
+/** How long an answer is looked for without sleeping, in microseconds. */
+const AWAKE_US = 300;
+
 /** The options as the engine reads them. */
 export function setupOf(url: string, options: ClientOptions): Setup {
   if (typeof options !== "object" || options === null) {
     throw new InvalidArgumentError("a client needs options with a key: new Client(url, { key })");
   }
-  const { key, tls, environment, onLog, ...rest } = options;
+  const { key, tls, environment, onLog, awakeUs = AWAKE_US, ...rest } = options;
   if (typeof key !== "string") {
     throw new InvalidArgumentError("the key is missing: new Client(url, { key }); is the variable set that it comes from?");
+  }
+  if (typeof awakeUs !== "number" || !(awakeUs >= 0 && awakeUs <= 1_000_000)) {
+    throw new InvalidArgumentError("awakeUs must be a number from 0 to 1,000,000");
   }
   const named: Record<string, unknown> = { base_url: url, client_key: key };
   for (const [name, value] of Object.entries(rest)) {
@@ -97,7 +108,7 @@ export function setupOf(url: string, options: ClientOptions): Setup {
     return value === undefined ? [] : [[name, value] as const];
   });
   named["environment"] = Object.fromEntries(proxies);
-  return { options: strictJson(named, "the options"), tls: tls ?? {}, log: onLog };
+  return { options: strictJson(named, "the options"), tls: tls ?? {}, log: onLog, awakeMs: awakeUs / 1000 };
 }
 
 /** The same setup with the engine's hooks on. */

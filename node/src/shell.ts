@@ -37,6 +37,8 @@ export interface Setup {
   options: string;
   tls: ConnectionOptions;
   log: ((record: LogRecord) => void) | undefined;
+  /** How long an answer is looked for without sleeping, in milliseconds. */
+  awakeMs: number;
 }
 
 /** Where engines lay their effects: one for all, because it is read before anything else happens. */
@@ -58,6 +60,23 @@ const keeper = {
     else if (this.busy === 0) this.timer?.unref();
   },
 };
+
+/** Keeps the loop from sleeping while something to be called waits: it only looks what has come. One for all sessions. */
+const vigil = {
+  until: 0,
+  looking: false,
+  stayAwake(until: number): void {
+    this.until = until;
+    if (this.looking) return;
+    this.looking = true;
+    setImmediate(look);
+  },
+};
+
+function look(): void {
+  if (now() < vigil.until) setImmediate(look);
+  else vigil.looking = false;
+}
 
 /** The milliseconds of a clock that never goes back. */
 function now(): number {
@@ -81,6 +100,10 @@ export class Shell implements Answers, Ears {
   #armed = Infinity;
   #timer: NodeJS.Timeout | undefined;
   #failure: Error | undefined;
+  /** When the last request left; 0 when its answer has begun to come. */
+  #asked = 0;
+  /** The last answer came so soon that it would not have paid to sleep. */
+  #quick = false;
   /** Sockets are let go as soon as nothing is under way. */
   #retired = false;
 
@@ -152,8 +175,13 @@ export class Shell implements Answers, Ears {
   data(conn: number, buffer: Uint8Array, size: number): void {
     if (this.#failure !== undefined) return;
     let effects: number;
+    const time = now();
+    if (this.#asked > 0) {
+      this.#quick = time - this.#asked < this.#setup.awakeMs;
+      this.#asked = vigil.until = 0;
+    }
     try {
-      effects = this.#engine.data(conn, buffer, size, now());
+      effects = this.#engine.data(conn, buffer, size, time);
     } catch (error) {
       this.#break(error);
       return;
@@ -234,7 +262,9 @@ export class Shell implements Answers, Ears {
           break;
         }
         case Kind.write:
+          this.#asked = now();
           this.#connections.get(number(at + WriteAt.conn))?.write(bytes(at + WriteAt.bytes));
+          if (this.#quick) vigil.stayAwake(this.#asked + this.#setup.awakeMs);
           break;
         case Kind.busy:
           this.#setBusy(words[at + BusyAt.busy] === 1);

@@ -29,6 +29,9 @@ export type CloseReason =
 /** Every read of every socket goes here; whoever hears of it copies at once. */
 const ROOM = Buffer.allocUnsafeSlow(64 * 1024);
 
+/** Bytes written that are reported at once: the engine hands out several times as many before it waits for that. */
+const WORTH_SAYING = 64 * 1024;
+
 /** Unsent bytes of a closed connection have so long to leave, in milliseconds. */
 const LINGER_MS = 1_000;
 
@@ -38,8 +41,10 @@ export class Connection {
   readonly #ears: Ears;
   readonly #tls: tls.ConnectionOptions;
   #socket: net.Socket;
-  /** Bytes that the socket holds above its mark, to be reported when it has drained. */
-  #held = 0;
+  /** Bytes that were written, and not reported yet. */
+  #unsaid = 0;
+  /** The socket holds more than its mark, and says when it has drained. */
+  #full = false;
   #paused = false;
   #handshaking = false;
   #secured = false;
@@ -72,9 +77,15 @@ export class Connection {
 
   write(bytes: Uint8Array): void {
     if (this.#over || this.#writeFailed !== undefined) return;
-    const more = this.#socket.write(bytes);
-    if (more && this.#held === 0) this.#ears.written(this.#conn, bytes.length);
-    else this.#held += bytes.length;
+    this.#full = !this.#socket.write(bytes) || this.#full;
+    this.#unsaid += bytes.length;
+    if (this.#unsaid >= WORTH_SAYING && !this.#full) this.#sayWritten();
+  }
+
+  #sayWritten(): void {
+    const size = this.#unsaid;
+    this.#unsaid = 0;
+    this.#ears.written(this.#conn, size);
   }
 
   pause(paused: boolean): void {
@@ -130,9 +141,8 @@ export class Connection {
       if (socket === this.#socket) this.#end(this.#writeFailed ?? (this.#handshaking ? "tls_other" : "reset"));
     });
     socket.on("drain", () => {
-      const held = this.#held;
-      this.#held = 0;
-      if (!this.#over && held > 0) this.#ears.written(this.#conn, held);
+      this.#full = false;
+      if (!this.#over && this.#unsaid > 0) this.#sayWritten();
     });
   }
 

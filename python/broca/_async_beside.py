@@ -66,16 +66,18 @@ class Beside:
         if kind == TOOL_CALL:
             tool = self._tools.runnable(record[3])
             if tool is not None:
-                _, call, tool_use_id, name, input, key = record
+                call, tool_use_id, name, input, key = record[1:6]
                 self._start_tool(operation, tool, call, ToolContext(name, tool_use_id, key, input))
+                # Who waits for the reply only has nothing to do about it.
+                return operation.quiet
         elif kind in (TOOL_CANCEL, APPROVAL_WITHDRAWN):
             running = operation.running.get(record[1])
             if running is not None:
                 running.stop()
         elif kind == SENDING:
-            return self._sending(operation, *record[1:])
+            return self._sending(operation, *record[1:4])
         elif kind == RECEIVED:
-            return self._received(*record[1:])
+            return self._received(*record[1:3])
         return False
 
     def decide(self, operation: Operation, approval: Approval, otherwise: str) -> None:

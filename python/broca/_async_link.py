@@ -8,7 +8,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from ._core import close_reason
+from ._core import WORTH_SAYING, close_reason
+from .errors import BrocaError
 
 if TYPE_CHECKING:
     from ._async_shell import Shell
@@ -17,18 +18,31 @@ if TYPE_CHECKING:
 class Link(asyncio.BufferedProtocol):
     """One connection."""
 
-    __slots__ = ("_buffer", "_engine", "_gone", "_shell", "_tls", "_unsaid", "_view", "_waits", "conn", "transport")
+    __slots__ = (
+        "_buffer",
+        "_engine",
+        "_gone",
+        "_loop",
+        "_shell",
+        "_tls",
+        "_unsaid",
+        "_view",
+        "_waits",
+        "conn",
+        "transport",
+    )
 
     def __init__(self, shell: Shell, conn: int) -> None:
         self._shell = shell
         self._engine = shell.engine
-        self._buffer = shell._buffer
-        self._view = shell._view
+        self._loop = shell.loop
+        self._buffer = shell.room.buffer
+        self._view = shell.room.view
         self._gone: asyncio.Future[None] | None = None
         self.conn = conn
         self.transport: asyncio.Transport | None = None
         self._tls = False
-        # Bytes that were written while the buffer below was full.
+        # Bytes that were written, and the engine was not told yet.
         self._unsaid = 0
         self._waits = False
 
@@ -51,7 +65,16 @@ class Link(asyncio.BufferedProtocol):
         shell = self._shell
         if shell.over or self.conn not in shell._links:
             return
-        shell._input(self._engine.data, self.conn, self._buffer, nbytes, shell.now())
+        now = self._loop.time()
+        shell.awake.heard(now)
+        shell.room.sleep()
+        try:
+            effects = self._engine.data(self.conn, self._buffer, nbytes, int(now * 1000))
+        except BrocaError as fault:
+            shell._broken(fault)
+        else:
+            if effects is not None:
+                shell.carry_out(effects)
 
     def eof_received(self) -> None:
         self._shell.lost(self, self._end())
@@ -75,19 +98,28 @@ class Link(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._waits = False
-        size, self._unsaid = self._unsaid, 0
-        if size and self._shell._links.get(self.conn) is self:
-            self._shell.written(self.conn, size)
+        if self._shell._links.get(self.conn) is self:
+            self._say_written()
 
     def write(self, data: bytes) -> None:
-        """Writes, and says so as soon as the buffer below has room. Called while effects are carried out."""
-        if self.transport is None or self.transport.is_closing():
+        """Writes, and says so as soon as the buffer below has room and it is worth a call: the engine hands out more
+        than `WORTH_SAYING` without a word. Called while effects are carried out."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
             return
-        self.transport.write(data)
-        if self._waits:
-            self._unsaid += len(data)
-        else:
-            self._engine.written(self.conn, len(data), self._shell.now())
+        now = self._loop.time()
+        transport.write(data)
+        until = self._shell.awake.asked(now)
+        if until > now:
+            self._shell.room.stay_awake(self._loop, until)
+        self._unsaid += len(data)
+        if self._unsaid >= WORTH_SAYING and not self._waits:
+            self._say_written()
+
+    def _say_written(self) -> None:
+        size, self._unsaid = self._unsaid, 0
+        if size:
+            self._shell.written(self.conn, size)
 
     def gone(self) -> asyncio.Future[None]:
         """Done when the socket is closed."""
@@ -136,7 +168,7 @@ class Link(asyncio.BufferedProtocol):
         shell = self._shell
         try:
             while descriptor >= 0 and (size := os.readv(descriptor, [self._buffer])) > 0:
-                self._engine.data(self.conn, self._buffer, size, shell.now())
+                shell._input(self._engine.data, self.conn, self._buffer, size, shell.now())
         except OSError:
             # Nothing more, or the reset itself: how the connection ended is known already.
             pass

@@ -67,7 +67,7 @@ class Operation:
                 return False
             if self.shell.over:
                 # A broken engine says why.
-                self.shell.engine.steps(self.op, 1)
+                self.shell.engine.steps(self.op, 1, False)
                 self.shell.check()
             if until is not None and until <= loop.time():
                 return False
@@ -92,8 +92,8 @@ class Operation:
         try:
             while self.waits and not came and not shell.over:
                 self.waits = False
-                items, over, tuples = shell.engine.steps(self.op, STEP_BATCH)
-                if tuples or self.quiet:
+                items, over, tuples, effects = shell.engine.steps(self.op, STEP_BATCH, self.quiet)
+                if tuples:
                     self._read(items, tuples)
                 if over:
                     self._finish(items)
@@ -101,7 +101,8 @@ class Operation:
                     self.items = iter(items)
                     self._fresh = came = True
                     self.wake()
-                shell.settle()
+                if effects is not None:
+                    shell.carry_out(effects)
         except BrocaError as fault:
             shell._broken(fault)
             raise
@@ -170,18 +171,15 @@ class Operation:
     def _read(self, items: list[Any], tuples: list[int]) -> None:
         """Makes steps of the records, which stand at these places. What nobody is to see is taken out."""
         beside = None if self.left else self.beside
-        hidden = self.quiet
+        hidden = False
         for at in tuples:
             record = items[at]
             seen = beside is not None and beside.seen(self, record)
-            if seen or (self.quiet and record[0] not in ASKING):
-                items[at] = None
-            else:
-                items[at] = self._reader.read(record)
-            hidden = hidden or items[at] is None
+            hide = seen or (self.quiet and record[0] not in ASKING)
+            step = items[at] = None if hide else self._reader.read(record)
+            hidden = hidden or step is None
         if hidden:
-            rest = [items[at] for at in tuples] if self.quiet else items
-            items[:] = [step for step in rest if step is not None]
+            items[:] = [step for step in items if step is not None]
 
     def _finish(self, items: list[Any]) -> None:
         self.final = items.pop()

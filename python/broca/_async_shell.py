@@ -11,15 +11,18 @@ import socket
 import sys
 import weakref
 from asyncio.events import _get_running_loop
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
 
 from . import tracing
 from ._async_link import Link
 from ._async_operation import Operation
+from ._awake import Awake
 from ._core import (
     BUSY,
     CLOSE,
     CONNECT,
+    LOG,
+    LOG_DROPPED,
     PAUSE_READ,
     READ_BYTES,
     READY,
@@ -45,18 +48,49 @@ if TYPE_CHECKING:
     from ._options import Options
     from .steps import Finished
 
-# One buffer for each loop: whatever is read is copied into the engine before the next read.
-_buffers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, bytearray] = weakref.WeakKeyDictionary()
 
 # Seconds that a TLS peer may take to say goodbye.
 _GOODBYE_S = 1.0
 
 
-def _read_buffer(loop: asyncio.AbstractEventLoop) -> bytearray:
-    buffer = _buffers.get(loop)
-    if buffer is None:
-        buffer = _buffers[loop] = bytearray(READ_BYTES)
-    return buffer
+class Room:
+    """What all shells on a loop share."""
+
+    __slots__ = ("_looking", "_until", "buffer", "view")
+
+    _all: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Room]] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        # Whatever is read is copied into the engine before the next read.
+        self.buffer = bytearray(READ_BYTES)
+        self.view = memoryview(self.buffer)
+        self._until = 0.0
+        self._looking = False
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> Room:
+        """The room of this loop."""
+        room = cls._all.get(loop)
+        if room is None:
+            room = cls._all[loop] = cls()
+        return room
+
+    def stay_awake(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        """Keeps the loop from sleeping until then: while something is to be called, it only looks."""
+        self._until = until
+        if not self._looking:
+            self._looking = True
+            loop.call_soon(self._look, loop)
+
+    def sleep(self) -> None:
+        """Nothing is expected at once any more."""
+        self._until = 0.0
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop.time() < self._until:
+            loop.call_soon(self._look, loop)
+        else:
+            self._looking = False
 
 
 class Shell(Answering):
@@ -64,9 +98,9 @@ class Shell(Answering):
 
     __slots__ = (
         "__weakref__",
-        "_buffer",
         "_carrying_out",
         "_connecting",
+        "_later",
         "_leave_timer",
         "_leaving",
         "_links",
@@ -79,13 +113,14 @@ class Shell(Answering):
         "_timer",
         "_timer_at",
         "_timer_ms",
-        "_view",
         "_wake_pending",
+        "awake",
         "busy",
         "engine",
         "forks",
         "loop",
         "over",
+        "room",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, options: Options, *, hooks: bool) -> None:
@@ -94,8 +129,8 @@ class Shell(Answering):
         self.busy = False
         self.over = False
         self._options = options
-        self._buffer = _read_buffer(loop)
-        self._view = memoryview(self._buffer)
+        self.room = Room.of(loop)
+        self.awake = Awake(options.awake_us)
         self._links: dict[int, Link] = {}
         self._open: set[Link] = set()
         self._connecting: dict[int, asyncio.Task[None] | None] = {}
@@ -105,6 +140,8 @@ class Shell(Answering):
         self._timer_ms = 0
         self._timer_at: int | None = None
         self._carrying_out = False
+        # Effects of inputs that were given while others were carried out.
+        self._later: list[tuple[Any, ...]] = []
         # Operations with steps, until the effects in hand are carried out.
         self._ready: list[Operation] = []
         self._wake_pending = False
@@ -131,9 +168,10 @@ class Shell(Answering):
     ) -> Operation:
         """Begins an operation; a turn, if something may run beside it."""
         self.check()
-        op = self.engine.command(command, self.now(), traceparent, tracestate)
+        op, effects = self.engine.command(command, int(self.loop.time() * 1000), traceparent, tracestate)
         operation = self._operations[op] = Operation(self, op, beside)
-        self.settle()
+        if effects is not None:
+            self.carry_out(effects)
         return operation
 
     @property
@@ -165,13 +203,18 @@ class Shell(Answering):
         Process.check(self.forks)
         if self.over:
             return False
+        here = _get_running_loop() is self.loop
+        now = int(self.loop.time() * 1000)
         try:
-            in_time = self.engine.answer(call, word, value, self.now(), traceparent, tracestate)
+            in_time, effects = self.engine.answer(call, word, value, now, traceparent, tracestate, here)
         except UnicodeEncodeError:
             # Nothing was given yet. Every call gets its answer, so this one goes with what can be written of it.
             words = [whole(text) for text in (value, traceparent, tracestate)]
-            in_time = self.engine.answer(call, word, words[0], self.now(), *words[1:])
-        self.moved()
+            in_time, effects = self.engine.answer(call, word, words[0], now, words[1], words[2], here)
+        if effects is not None:
+            self.carry_out(effects)
+        elif not here:
+            self._wake()
         return in_time
 
     def cancel(self, op: int) -> None:
@@ -181,18 +224,17 @@ class Shell(Answering):
             self.moved()
 
     def moved(self) -> None:
-        """Carries out what an input has led to, on the loop."""
+        """Carries out what waits in the engine, on the loop."""
         if _get_running_loop() is self.loop:
             self.settle()
-        elif not self._wake_pending:
-            self._wake_pending = True
-            self._on_loop(self._woken)
+        else:
+            self._wake()
 
     def cancel_turns(self) -> None:
         """Asks for the end of every turn."""
         for operation in list(self._operations.values()):
             if operation.beside is not None:
-                self._input(self.engine.cancel, operation.op, self.now())
+                self.cancel(operation.op)
 
     def forget(self, operation: Operation) -> None:
         """The operation is over, and its steps were taken."""
@@ -204,7 +246,10 @@ class Shell(Answering):
             return
         operation.left = True
         operation.stop_running()
-        self._input(self.engine.cancel, operation.op, self.now())
+        try:
+            self.cancel(operation.op)
+        except BrocaError as fault:
+            self._broken(fault)
         operation.discard()
 
     def leave_later(self, operation: Operation) -> None:
@@ -280,19 +325,46 @@ class Shell(Answering):
         return int(self.loop.time() * 1000)
 
     def settle(self) -> None:
-        """Carries out every effect, in order."""
-        if self._carrying_out or self.over:
+        """Carries out what waits in the engine: an answer or a cancellation was given."""
+        if self.over:
             return
-        self._carrying_out = True
-        rare = False
         try:
-            while (effects := self.engine.effects()) is not None:
-                for effect in effects:
-                    rare = self._perform(effect) or rare
-            if rare:
-                log(self.engine)
+            effects = self.engine.effects()
         except BrocaError as fault:
             self._broken(fault)
+        else:
+            if effects is not None:
+                self.carry_out(effects)
+
+    def carry_out(self, effects: list[tuple[Any, ...]]) -> None:
+        """Carries out effects, in order."""
+        if self._carrying_out:
+            self._later.extend(effects)
+            return
+        self._carrying_out = True
+        try:
+            while effects and not self.over:
+                for effect in effects:
+                    kind = effect[0]
+                    if kind == READY:
+                        operation = self._operations.get(effect[1])
+                        if operation is not None:
+                            self._ready.append(operation)
+                    elif kind == WRITE:
+                        link = self._links.get(effect[1])
+                        if link is not None:
+                            link.write(effect[2])
+                    elif kind == TIMER:
+                        # An alarm that goes off too early, or for nothing, finds that out by itself; only an earlier
+                        # one needs another.
+                        at = self._timer_at = effect[1]
+                        if at is not None and (self._timer is None or at < self._timer_ms):
+                            self._set_timer(at)
+                    elif kind == BUSY:
+                        self.busy = bool(effect[1])
+                    else:
+                        self._perform_rare(kind, effect)
+                effects, self._later = self._later, []
         finally:
             self._carrying_out = False
         if self._ready:
@@ -302,31 +374,13 @@ class Shell(Answering):
         if self._leaving and not self.over and self._may_end():
             self.end()
 
-    def _perform(self, effect: tuple[Any, ...]) -> bool:
-        """Carries one effect out; true for those beside which something may have been logged."""
-        kind = effect[0]
-        if kind == WRITE:
-            link = self._links.get(effect[1])
-            if link is not None:
-                link.write(effect[2])
-        elif kind == READY:
-            operation = self._operations.get(effect[1])
-            if operation is not None:
-                self._ready.append(operation)
-        elif kind == TIMER:
-            self._set_timer(effect[1])
-        elif kind in (PAUSE_READ, RESUME_READ):
+    def _perform_rare(self, kind: int, effect: tuple[Any, ...]) -> None:
+        if kind in (PAUSE_READ, RESUME_READ):
             link = self._links.get(effect[1])
             if link is not None:
                 link.pause(kind == PAUSE_READ)
-        else:
-            self._perform_rare(kind, effect)
-            return True
-        return False
-
-    def _perform_rare(self, kind: int, effect: tuple[Any, ...]) -> None:
-        if kind == BUSY:
-            self.busy = bool(effect[1])
+        elif kind in (LOG, LOG_DROPPED):
+            log(effect)
         elif kind == CONNECT:
             _, conn, address, port, server_name = effect
             self._connecting[conn] = None
@@ -345,17 +399,11 @@ class Shell(Answering):
             if link is not None:
                 link.close(abort=bool(effect[2]))
 
-    def _set_timer(self, at: int | None) -> None:
-        # An alarm that goes off too early, or for nothing, finds that out by itself; only an earlier one needs another.
-        self._timer_at = at
-        if at is None:
-            return
-        if self._timer is not None and at < self._timer_ms:
+    def _set_timer(self, at: int) -> None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer_ms = at
-            self._timer = self.loop.call_at(at / 1000, self._alarm)
+        self._timer_ms = at
+        self._timer = self.loop.call_at(at / 1000, self._alarm)
 
     def _alarm(self) -> None:
         self._timer = None
@@ -369,14 +417,15 @@ class Shell(Answering):
             # One that was served just now and is still due comes again with the next millisecond.
             self._set_timer(max(at, now + 1))
 
-    def _input(self, give: Callable[..., None], *words: Any) -> None:
+    def _input(self, give: Callable[..., list[tuple[Any, ...]] | None], *words: Any) -> None:
         """Gives the engine an input from the network or the clock, and carries out what follows."""
         try:
-            give(*words)
+            effects = give(*words)
         except BrocaError as fault:
             self._broken(fault)
         else:
-            self.settle()
+            if effects is not None:
+                self.carry_out(effects)
 
     def _broken(self, fault: BrocaError) -> None:
         """The engine is unusable. Whoever waits finds the same fault when it asks for steps."""
@@ -474,6 +523,11 @@ class Shell(Answering):
             self._input(self.engine.written, conn, size, self.now())
 
     # Wakes.
+
+    def _wake(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._on_loop(self._woken)
 
     def _woken(self) -> None:
         self._wake_pending = False

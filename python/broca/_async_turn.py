@@ -87,35 +87,16 @@ class AsyncTurn(NotCopied):
         Approvals are decided by the session's ``on_approval`` handler; without one they are denied, and so fail
         calls of manual tools, because nobody is there to answer.
         """
-        reply: Reply | None = None
-        operation = self._operation
-        operation.quiet = True
+        self._waiting += 1
         try:
-            while True:
-                for step in operation.items:
-                    kind = type(step)
-                    if kind is Event:
-                        continue
-                    if kind is Done:
-                        reply = step.reply
-                    elif kind is ToolCall and not step.runs_itself:
-                        step.fail(NOBODY_TO_RUN)
-                    elif kind is Approval:
-                        self._beside.decide(operation, step, NOBODY_TO_ASK)
-                    elif kind is Sending:
-                        step.send()
-                if not await self._more():
-                    break
-                if operation.waits:
-                    # More is there already; others get their turn first.
-                    await asyncio.sleep(0)
+            reply = await drive(self._operation, self._beside)
         except asyncio.CancelledError:
             self._give_up()
             raise
+        finally:
+            self._waiting -= 1
         self._tell()
-        if reply is None:
-            raise InternalError("the turn ended without a reply")
-        return reply
+        return given(reply)
 
     async def cancel(self) -> None:
         """Ends the turn early and returns when it is quiet: the service has let go of it, or does not matter any more,
@@ -228,6 +209,37 @@ class AsyncTurn(NotCopied):
             self._given_up = True
             self._operation.shell.leave(self._operation)
             self._span.end(None)
+
+
+async def drive(operation: Operation, beside: Beside) -> Reply | None:
+    """Takes a turn to its end, for somebody who only waits for the reply; see `AsyncTurn.reply`."""
+    reply: Reply | None = None
+    operation.quiet = True
+    while True:
+        for step in operation.items:
+            kind = type(step)
+            if kind is Event:
+                continue
+            if kind is Done:
+                reply = step.reply
+            elif kind is ToolCall and not step.runs_itself:
+                step.fail(NOBODY_TO_RUN)
+            elif kind is Approval:
+                beside.decide(operation, step, NOBODY_TO_ASK)
+            elif kind is Sending:
+                step.send()
+        if operation.final is not None or not await operation.more():
+            return reply
+        if operation.waits:
+            # More is there already; others get their turn first.
+            await asyncio.sleep(0)
+
+
+def given(reply: Reply | None) -> Reply:
+    """The reply of a turn that has ended well."""
+    if reply is None:
+        raise InternalError("the turn ended without a reply")
+    return reply
 
 
 class AsyncSubscription(NotCopied):

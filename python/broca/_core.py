@@ -1,8 +1,7 @@
 """What the asynchronous and the synchronous shell share: reading steps and outcomes, and what a fork means.
 
-Both shells move one engine for each session in the same way. After every input they take ``engine.effects()`` and carry
-them out in order; ``Ready`` says that ``engine.steps(op)`` has something. `StepReader` turns what comes there into
-the classes of ``broca.steps``.
+Both shells move one engine for each session in the same way. What an input gives they carry out in order; ``Ready``
+says that ``engine.steps(op)`` has something. `StepReader` turns what comes there into the classes of ``broca.steps``.
 """
 
 from __future__ import annotations
@@ -69,6 +68,7 @@ logger = logging.getLogger("broca")
 NOTIFICATION, DELTA, GAP, TOOL_CALL, TOOL_CANCEL, TOOL_SETTLED, APPROVAL = 2, 3, 4, 5, 6, 7, 8
 APPROVAL_WITHDRAWN, STATUS, WARNING, SENDING, RECEIVED, DONE, FINISHED, FAILED = 9, 10, 11, 12, 13, 14, 15, 16
 RESOLVE, CONNECT, START_TLS, WRITE, PAUSE_READ, RESUME_READ, CLOSE, TIMER, BUSY, READY = range(64, 74)
+LOG, LOG_DROPPED = 96, 97
 
 ASKING = frozenset((TOOL_CALL, APPROVAL, SENDING, DONE, FINISHED, FAILED))
 """What matters to somebody who only waits for the reply."""
@@ -78,6 +78,8 @@ BURST = 256
 """Steps handed out without giving others a turn."""
 READ_BYTES = 256 * 1024
 """Bytes read from a socket at once."""
+WORTH_SAYING = 64 * 1024
+"""Bytes written of which the engine is told at once; it hands out several times as many before it waits for that."""
 
 NOBODY_TO_ASK = "the program has nobody to ask for consent (no approval handler is set)"
 NOBODY_TO_RUN = "Nobody is there to run this tool: the program only waits for the reply."
@@ -97,10 +99,12 @@ def whole(text: str | None) -> str | None:
     return None if text is None else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def log(engine: Engine) -> None:
-    """Hands the engine's log records to the logger ``broca``. There are no keys and no payloads in them."""
-    for level, message in engine.logs():
-        logger.log(_LEVELS[min(level, 2)], "%s", message)
+def log(record: tuple[Any, ...]) -> None:
+    """Hands a log record of the engine to the logger ``broca``. There are no keys and no payloads in it."""
+    if record[0] == LOG_DROPPED:
+        logger.info("%d earlier log records were dropped: nobody took them", record[1])
+    else:
+        logger.log(_LEVELS[min(record[1], 2)], "%s", record[2])
 
 
 def open_command(way: str, session_id: str | None, tools: ToolSet | None) -> str:
@@ -204,7 +208,8 @@ class StepReader:
     def read(self, record: tuple[Any, ...]) -> Any:
         """The step, or how the operation ended (`Finished`, `Failed`), or None for what this version does not know."""
         read = _READERS.get(record[0])
-        return None if read is None else read(self, *record[1:])
+        # Fields that a newer native module adds stand behind those that are known.
+        return None if read is None else read[0](self, *record[1 : read[1]])
 
     def _tool_call(self, call: int, tool_use_id: str, name: str, input: str, key: str) -> ToolCall:
         self._names[call] = tool_use_id
@@ -245,22 +250,27 @@ class StepReader:
         return Failed(code, message, retry, details)
 
 
-_READERS: dict[int, Callable[..., Any]] = {
-    NOTIFICATION: lambda _, method, raw: Notification(method, raw),
-    DELTA: StepReader._delta,
-    GAP: StepReader._gap,
-    TOOL_CALL: StepReader._tool_call,
-    TOOL_CANCEL: StepReader._tool_cancel,
-    TOOL_SETTLED: lambda _, tool_use_id, outcome: ToolSettled(tool_use_id, outcome),
-    APPROVAL: StepReader._approval,
-    APPROVAL_WITHDRAWN: StepReader._approval_withdrawn,
-    STATUS: lambda _, state, delay_ms, kind, why: Status(state, delay_ms, kind, why),
-    WARNING: lambda _, category, message: Warning(category, message),
-    SENDING: StepReader._sending,
-    RECEIVED: lambda _, round, message: Received(round, message),
-    DONE: StepReader._done,
-    FINISHED: lambda _, outcome, value: Finished(outcome, value),
-    FAILED: StepReader._failed,
+def _reader(read: Callable[..., Any]) -> tuple[Callable[..., Any], int]:
+    """What reads a record, and where the fields end that it knows."""
+    return read, read.__code__.co_argcount
+
+
+_READERS: dict[int, tuple[Callable[..., Any], int]] = {
+    NOTIFICATION: _reader(lambda _, method, raw: Notification(method, raw)),
+    DELTA: _reader(StepReader._delta),
+    GAP: _reader(StepReader._gap),
+    TOOL_CALL: _reader(StepReader._tool_call),
+    TOOL_CANCEL: _reader(StepReader._tool_cancel),
+    TOOL_SETTLED: _reader(lambda _, tool_use_id, outcome: ToolSettled(tool_use_id, outcome)),
+    APPROVAL: _reader(StepReader._approval),
+    APPROVAL_WITHDRAWN: _reader(StepReader._approval_withdrawn),
+    STATUS: _reader(lambda _, state, delay_ms, kind, why: Status(state, delay_ms, kind, why)),
+    WARNING: _reader(lambda _, category, message: Warning(category, message)),
+    SENDING: _reader(StepReader._sending),
+    RECEIVED: _reader(lambda _, round, message: Received(round, message)),
+    DONE: _reader(StepReader._done),
+    FINISHED: _reader(lambda _, outcome, value: Finished(outcome, value)),
+    FAILED: _reader(StepReader._failed),
 }
 
 

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ._awake import DEFAULT_US
 from ._json import compact
 from ._version import __version__
 from .errors import InvalidArgumentError, TlsError
@@ -77,17 +78,20 @@ class ClientOptions(TypedDict, total=False):
     """Whom TLS trusts. Default: ``ssl.create_default_context()``."""
     tool_threads: int
     """Threads for tools that are plain functions. Default 32."""
+    awake_us: int
+    """Microseconds in which an answer is looked for without sleeping, if the one before came within them: on the same
+    machine that is faster than to sleep and be woken, and costs no more. 0: never. Default 300."""
 
 
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-_NOT_FOR_THE_ENGINE = ("environment", "ssl_context", "tool_threads")
+_NOT_FOR_THE_ENGINE = ("environment", "ssl_context", "tool_threads", "awake_us")
 _TOOL_THREADS = 32
 
 
 class Options:
     """The options of one client, read once."""
 
-    __slots__ = ("_engine", "_ssl_context", "tool_threads", "url")
+    __slots__ = ("_engine", "_ssl_context", "awake_us", "tool_threads", "url")
 
     def __init__(self, url: str, key: str, options: Mapping[str, Any]) -> None:
         unknown = set(options) - set(ClientOptions.__annotations__)
@@ -111,6 +115,9 @@ class Options:
         self.tool_threads: int = given.get("tool_threads", _TOOL_THREADS)
         if self.tool_threads < 1:
             raise InvalidArgumentError("tool_threads must be 1 or more")
+        self.awake_us: int = given.get("awake_us", DEFAULT_US)
+        if not 0 <= self.awake_us <= 1_000_000:
+            raise InvalidArgumentError("awake_us must be from 0 to 1,000,000")
 
     def engine_json(self, *, hooks: bool = False) -> str:
         """The options as the engine reads them; ``hooks`` turns ``Sending`` and ``Received`` on. Holds the key."""

@@ -22,23 +22,27 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._jobs: deque[Callable[[], None]] = deque()
-        # Entered directly: an exception of a signal may come inside of a condition's own methods, and leave it locked.
         self._lock = threading.Lock()
-        self._change = threading.Condition(self._lock)
         self._threads = 0
-        self._idle = 0
+        # What each thread that has nothing to do waits for. The last one to rest is the first to be called.
+        self._idle: list[threading.Lock] = []
         self._closed = False
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, job: Callable[[], None], wakes: list[Callable[[], None]] | None = None) -> None:
         """Runs the job, which must not raise, as soon as a thread is free.
 
-        Raises ``RuntimeError`` when no thread can be had."""
+        With ``wakes`` a thread that has to be woken for it is not: what wakes it is added there, for the caller to call
+        when it is about to wait itself. Raises ``RuntimeError`` when no thread can be had."""
         with self._lock:
             if self._closed:
                 return
             self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._change.notify()
+            if self._idle:
+                wake = self._idle.pop().release
+                if wakes is None:
+                    wake()
+                else:
+                    wakes.append(wake)
                 return
             if self._threads >= self._limit:
                 return
@@ -59,23 +63,33 @@ class Pool:
         with self._lock:
             self._closed = True
             self._jobs.clear()
-            self._change.notify_all()
+            while self._idle:
+                self._idle.pop().release()
 
     def _work(self) -> None:
+        late = False
         while True:
+            job = None
             with self._lock:
-                while not self._jobs:
-                    if self._closed:
-                        self._threads -= 1
-                        return
-                    self._idle += 1
-                    came = self._change.wait(self._IDLE_S)
-                    self._idle -= 1
-                    if not came and not self._jobs:
-                        self._threads -= 1
-                        return
-                job = self._jobs.popleft()
-            ended = False
+                if self._jobs:
+                    job = self._jobs.popleft()
+                elif late or self._closed:
+                    self._threads -= 1
+                    return
+                else:
+                    gate = threading.Lock()
+                    gate.acquire()
+                    self._idle.append(gate)
+            if job is None:
+                late = not gate.acquire(timeout=self._IDLE_S)
+                if late:
+                    with self._lock:
+                        # One that is no longer there has been called.
+                        late = gate in self._idle
+                        if late:
+                            self._idle.remove(gate)
+                continue
+            ended = late = False
             try:
                 job()
                 ended = True

@@ -82,12 +82,14 @@ class Arguments:
     def read(self, input_json: str) -> dict[str, Any]:
         """The keyword arguments that the JSON stands for. Raises ValueError with a text for the model."""
         try:
-            model = self._model.model_validate_json(input_json)
+            model: Any = self._model.__pydantic_validator__.validate_json(input_json)
         except ValidationError as error:
             raise ValueError(_faults(error, self._by_field)) from None
         values = model.__dict__
         # What the model left out is left out of the call: the function knows its defaults best.
-        given = model.model_fields_set | self._has_default_info
+        given = model.__pydantic_fields_set__
+        if self._has_default_info:
+            given = given | self._has_default_info
         return {name: values[field] for field, name in self._by_field.items() if field in given}
 
 

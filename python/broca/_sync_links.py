@@ -5,15 +5,21 @@ Everything here is called with the driver's lock held.
 
 from __future__ import annotations
 
-from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Callable
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _core as core
+from ._awake import Awake
 from ._sync_wire import BLOCKED, CLOSED, CONNECTING, SECURING, Wire
 from .errors import BrocaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ._options import Options
+
+Effects = Optional["Iterable[tuple[Any, ...]]"]
+"""What an input gives: what is to be carried out now, in order."""
 
 # Reads in one go; then the reader of steps gets its turn.
 _READS = 4
@@ -34,7 +40,11 @@ class Links:
         self._options = options
         self._wires: dict[int, Wire] = {}
         self._by_fd: dict[int, Wire] = {}
+        self._awake = Awake(options.awake_us)
+        self._awake_until = 0.0
         self._unwritten: list[Wire] = []
+        self._later: list[tuple[Any, ...]] = []
+        """Effects of inputs that were given while others were carried out."""
         self._to_resolve: list[tuple[int, str]] = []
         self._timer: int | None = None
         self._fired = -1
@@ -54,6 +64,10 @@ class Links:
         """Steps of an operation wait."""
         raise NotImplementedError
 
+    def _all_ready(self) -> None:
+        """Steps of every operation may wait."""
+        raise NotImplementedError
+
     def _advance(self) -> bool:
         """Reads, writes and lets time pass; true when there is more to read already."""
         now = now_ms()
@@ -61,7 +75,7 @@ class Links:
             self._mend(now)
             self._unsettled = True
         if self._unsettled:
-            self._perform_all(now)
+            self._carry_out_all(now)
             self._unsettled = False
         # What is interrupted from here on (Ctrl-C comes anywhere) has lost bytes or effects: see `_mend`.
         reads = _READS
@@ -76,7 +90,7 @@ class Links:
             if wire.wants_write():
                 self._flush(wire, now)
                 # There may be room for more now.
-                self._perform_all(now)
+                self._carry_out(None, now)
             while wire.readable and not wire.paused and wire.conn in self._wires:
                 if reads == 0:
                     more = True
@@ -89,23 +103,27 @@ class Links:
             self._fired = now
             if self._blind:
                 self._timer = now + _BLIND_MS
-            self.engine.timeout(now)
-            self._perform_all(now)
+            self._torn = True
+            self._carry_out(self.engine.timeout(now), now)
+            self._torn = False
         return more
 
     def _read(self, wire: Wire, now: int) -> None:
         buffer = _take_buffer()
+        effects: Effects = None
         if wire.tls is None:
             found = wire.read(buffer)
             if found > 0:
-                self.engine.data(wire.conn, buffer, found, now)
+                self._awake.heard(monotonic())
+                effects = self.engine.data(wire.conn, buffer, found, now)
         else:
             plain = _take_buffer()
             found = wire.read_tls(buffer, plain)
             if wire.stage == SECURING and wire.secured():
                 self._secured(wire, now)
             if found > 0:
-                self.engine.data(wire.conn, plain, found, now)
+                self._awake.heard(monotonic())
+                effects = self.engine.data(wire.conn, plain, found, now)
             _BUFFERS.append(plain)
         _BUFFERS.append(buffer)
         if found == BLOCKED:
@@ -113,48 +131,64 @@ class Links:
         elif found == CLOSED:
             self._unlink(wire)
             wire.drop()
-            self.engine.closed(wire.conn, wire.why, now)
-        self._perform_all(now)
+            effects = self.engine.closed(wire.conn, wire.why, now)
+        self._carry_out(effects, now)
 
-    def _perform_all(self, now: int) -> None:
-        torn = self._torn
-        while True:
-            self._torn = True
-            effects = self.engine.effects()
-            if effects is None:
-                break
+    def _carry_out_all(self, now: int) -> None:
+        """Carries out what waits in the engine."""
+        torn, self._torn = self._torn, True
+        self._carry_out(self.engine.effects(), now)
+        self._torn = torn
+
+    def _carry_out(self, effects: Effects, now: int) -> None:
+        """Carries out effects, and those that were put off, in order."""
+        self._note(effects)
+        while self._later:
+            torn, self._torn = self._torn, True
+            effects, self._later = self._later, []
             for effect in effects:
                 _PERFORM[effect[0]](self, now, *effect[1:])
             if self._unwritten:
                 unwritten, self._unwritten = self._unwritten, []
                 for wire in unwritten:
                     self._flush(wire, now)
-        self._torn = torn
+            self._torn = torn
+
+    def _note(self, effects: Effects) -> None:
+        """Puts effects off until those in hand are carried out."""
+        if effects is not None:
+            self._later.extend(effects)
 
     def _mend(self, now: int) -> None:
         """An exception came between taking effects and carrying them out, so the connections are not what the engine
         thinks: they are given up, which it can deal with. May itself be interrupted, and is then done again."""
         self._unwritten.clear()
+        self._later.clear()
         while self._wires:
             wire = next(iter(self._wires.values()))
-            self.engine.closed(wire.conn, "local", now)
+            self._note(self.engine.closed(wire.conn, "local", now))
             self._unlink(wire)
             wire.drop()
         # What it may have asked for since; other numbers mean nothing to it.
         for number in range(self._last_number + 1, self._last_number + _LOST):
-            self.engine.closed(number, "local", now)
-            self.engine.resolved(number, None, "the look-up was interrupted", now)
-        # Nor is it known when the timer goes off.
+            self._note(self.engine.closed(number, "local", now))
+            self._note(self.engine.resolved(number, None, "the look-up was interrupted", now))
+        # Nor is it known when the timer goes off, or who has steps.
         self._blind = True
+        self._all_ready()
         self._timer = now
         self._torn = False
 
     def _flush(self, wire: Wire, now: int) -> None:
         if wire.stage == CONNECTING:
             return
-        written = wire.flush()
-        if written:
-            self.engine.written(wire.conn, written, now)
+        asked = monotonic()
+        wire.unsaid += wire.flush()
+        self._awake_until = self._awake.asked(asked)
+        if wire.unsaid >= core.WORTH_SAYING:
+            # The engine hands out more than this without a word.
+            size, wire.unsaid = wire.unsaid, 0
+            self._note(self.engine.written(wire.conn, size, now))
         if wire.wants_write():
             self._nudge = True
 
@@ -179,7 +213,7 @@ class Links:
         fault = wire.connect(address, port)
         if fault is not None:
             wire.drop()
-            self.engine.closed(conn, core.close_reason(fault), now)
+            self._note(self.engine.closed(conn, core.close_reason(fault), now))
             return
         self._wires[conn] = wire
         self._by_fd[wire.fd] = wire
@@ -193,13 +227,13 @@ class Links:
         except OSError as fault:
             self._unlink(wire)
             wire.drop()
-            self.engine.closed(wire.conn, core.close_reason(fault), now)
+            self._note(self.engine.closed(wire.conn, core.close_reason(fault), now))
         else:
             if wire.server_name is not None:
                 self._secure(wire, wire.server_name, False, now)
             else:
-                self.engine.connected(wire.conn, now)
-        self._perform_all(now)
+                self._note(self.engine.connected(wire.conn, now))
+        self._carry_out(None, now)
 
     def _on_start_tls(self, now: int, conn: int, server_name: str) -> None:
         wire = self._wires.get(conn)
@@ -213,16 +247,16 @@ class Links:
             core.logger.warning("TLS cannot be started: %s", fault)
             self._unlink(wire)
             wire.drop()
-            self.engine.closed(wire.conn, "tls_other", now)
+            self._note(self.engine.closed(wire.conn, "tls_other", now))
         else:
             self._unwritten.append(wire)
             self._flush(wire, now)
 
     def _secured(self, wire: Wire, now: int) -> None:
         if wire.tunnel:
-            self.engine.tls_started(wire.conn, now)
+            self._note(self.engine.tls_started(wire.conn, now))
         else:
-            self.engine.connected(wire.conn, now)
+            self._note(self.engine.connected(wire.conn, now))
 
     def _on_pause(self, now: int, conn: int) -> None:
         wire = self._wires.get(conn)
@@ -279,6 +313,8 @@ _PERFORM: dict[int, Callable[..., None]] = {
     core.TIMER: Links._on_timer,
     core.BUSY: Links._on_busy,
     core.READY: lambda links, now, op: links._on_ready(now, op),
+    core.LOG: lambda links, now, level, message: core.log((core.LOG, level, message)),
+    core.LOG_DROPPED: lambda links, now, count: core.log((core.LOG_DROPPED, count)),
 }
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from . import _core as core
 from . import tracing
+from ._sync_links import now_ms
 from ._sync_shell import LEFT_EARLY, Driver
 from .errors import BrocaError, ClosedError, InternalError, UsageError
 from .steps import Approval, Failed, Finished, Received, Sending
@@ -100,31 +101,20 @@ class Operation:
 
     def more(self, until: float | None = None) -> bool:
         """Waits until `items` has something; false when the operation is over, or the time."""
-        driver = self.driver
-        while self.final is None and not self.left:
-            driver.enter(self._name)
-            if self._raw is None:
-                driver.pump(self._take, until)
-            waiting = driver.waiting(self.op)
-            if waiting is not None and waiting.raised is not None:
-                raised, waiting.raised = waiting.raised, None
-                raise raised
-            raw, self._raw = self._raw, None
-            if raw is None:
-                if waiting is None:
-                    if self.forgotten and not self.left:
-                        raise UsageError("another thread has come to the end of this: one thread at a time iterates it")
-                    raise ClosedError("the session was left while this call waited")
-                # Not over, only late.
-                return False
-            if self._over and not self.forgotten:
-                self.forgotten = True
-                driver.forget(self.op)
-            self._read(raw)
-            if raw:
-                self.items = iter(raw)
-                return True
-        return False
+        try:
+            while self.final is None and not self.left:
+                raw = self._more_records(until)
+                if raw is None:
+                    # Not over, only late.
+                    return False
+                self._read(raw)
+                if raw:
+                    self.items = iter(raw)
+                    return True
+            return False
+        finally:
+            # Nobody waits here any more.
+            self.driver.start_tools()
 
     def be_quiet(self) -> None:
         """Nobody looks at the steps any more, but for those that ask for an answer."""
@@ -153,6 +143,28 @@ class Operation:
         if getattr(self, "op", 0) and not self.forgotten and self.driver.usable():
             self.driver.drop(self.op)
 
+    def _more_records(self, until: float | None) -> list[Any] | None:
+        """Waits until there is something; None when there was nothing in time."""
+        driver = self.driver
+        driver.enter(self._name)
+        if self._raw is None:
+            driver.pump(self._take, until)
+        waiting = driver.waiting(self.op)
+        if waiting is not None and waiting.raised is not None:
+            raised, waiting.raised = waiting.raised, None
+            raise raised
+        raw, self._raw = self._raw, None
+        if raw is None:
+            if waiting is None:
+                if self.forgotten and not self.left:
+                    raise UsageError("another thread has come to the end of this: one thread at a time iterates it")
+                raise ClosedError("the session was left while this call waited")
+            return None
+        if self._over and not self.forgotten:
+            self.forgotten = True
+            driver.forget(self.op)
+        return raw
+
     def _take(self) -> bool | None:
         """Takes steps from the engine. Called while the session is moved, with its lock held."""
         waiting = self.driver.waiting(self.op)
@@ -162,10 +174,12 @@ class Operation:
             self._raw, self._over, waiting.stash = waiting.stash, waiting.over, []
             self._tuples = [at for at, step in enumerate(self._raw) if type(step) is tuple]
             return True
-        steps, over, tuples = self.driver.engine.steps(self.op, core.STEP_BATCH)
-        if steps or over:
-            self._raw, self._over, self._tuples = steps, over, tuples
-            return True
+        while waiting.ready:
+            steps, over, tuples = self.driver.take(self.op, waiting, core.STEP_BATCH)
+            self.driver.follow(now_ms())
+            if steps or over:
+                self._raw, self._over, self._tuples = steps, over, tuples
+                return True
         return None
 
     def _read(self, raw: list[Any]) -> None:
@@ -218,14 +232,17 @@ class Beside:
         if kind == core.TOOL_CALL:
             tool = self._tools.runnable(record[3])
             if tool is not None:
-                self._start_tool(op, tool, *record[1:])
+                self._start_tool(op, tool, *record[1:6])
+                # Who waits for the reply only has nothing to do about it.
+                waiting = self._driver.waiting(op)
+                return waiting is not None and waiting.quiet
         elif kind == core.TOOL_CANCEL or kind == core.APPROVAL_WITHDRAWN:
             waiting = self._driver.waiting(op)
             context = None if waiting is None else waiting.running.get(record[1])
             if context is not None:
                 context.cancelled._set()
         elif kind == core.SENDING:
-            return self._sending(op, *record[1:])
+            return self._sending(op, *record[1:4])
         elif kind == core.RECEIVED:
             return self._received(record)
         return False
@@ -297,7 +314,7 @@ class Beside:
         return True
 
     def _received(self, record: tuple[Any, ...]) -> bool:
-        received = Received(*record[1:])
+        received = Received(*record[1:3])
         self._span.received(received.round)
         handler = self._hooks.on_received
         if handler is not None:
@@ -323,7 +340,7 @@ class Beside:
 
         copied = self._context.copy()
         try:
-            driver.pool.submit(lambda: copied.run(run))
+            driver.pool.submit(lambda: copied.run(run), driver.wakes)
         except RuntimeError as error:
             refuse(error)
 

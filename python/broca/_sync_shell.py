@@ -46,7 +46,7 @@ LEFT_EARLY = "The program left the turn before the call was started."
 class Waiting:
     """Who waits for an operation."""
 
-    __slots__ = ("cancelled", "is_turn", "left", "over", "quiet", "raised", "running", "stash")
+    __slots__ = ("cancelled", "is_turn", "left", "over", "quiet", "raised", "ready", "running", "stash")
 
     def __init__(self, is_turn: bool) -> None:
         self.is_turn = is_turn
@@ -60,6 +60,8 @@ class Waiting:
         """Nobody waits any more: steps are thrown away."""
         self.quiet = False
         """Nobody looks at the steps: who waits is woken only for `_CONCERNS`."""
+        self.ready = True
+        """The engine may have steps: it says so once, and again when some are left after a batch."""
         self.running: dict[int, ToolContext] = {}
         """Calls whose tools run now."""
         self.raised: BaseException | None = None
@@ -101,6 +103,8 @@ class Driver(Links, core.Answering):
         self._next_op = 1
         self._unsure = False
         """Whether the last command has begun an operation is not known."""
+        self.wakes: list[Callable[[], None]] = []
+        """What wakes threads for tools. They are woken when this thread is about to wait, since one at a time runs."""
         core.Process.keep(self)
 
     def enter(self, what: str) -> None:
@@ -134,6 +138,9 @@ class Driver(Links, core.Answering):
         if self._closed:
             raise ClosedError("the session's connections are closed here; join it again with a client")
         if self._at_exit:
+            if threading.current_thread() is not threading.main_thread():
+                # Only daemons are left. They end where they are, and nobody listens to what they say of it.
+                threading.Event().wait()
             raise ClosedError("the interpreter ends; leave the session before that, with a 'with' block or in main()")
 
     # Inputs that wait for nothing, from any thread.
@@ -156,7 +163,8 @@ class Driver(Links, core.Answering):
                 self._abandon(self._next_op, now)
             self._unsure = True
             try:
-                op = self.engine.command(command, now, traceparent, tracestate)
+                op, effects = self.engine.command(command, now, traceparent, tracestate)
+                self._note(effects)
             except BrocaError:
                 self._unsure = False
                 self._waiting.pop(self._next_op, None)
@@ -180,18 +188,24 @@ class Driver(Links, core.Answering):
         if self._closed or self._at_exit:
             return False
         self.check()
+
+        def give(now: int) -> bool:
+            in_time, effects = self.engine.answer(call, word, value, now, traceparent, tracestate, True)
+            self._note(effects)
+            return in_time
+
         try:
-            return self._give(lambda now: self.engine.answer(call, word, value, now, traceparent, tracestate))
+            return self._give(give)
         except UnicodeEncodeError:
             # Nothing was given yet. Every call gets its answer, so this one goes with what can be written of it.
-            words = [core.whole(text) for text in (value, traceparent, tracestate)]
-            return self._give(lambda now: self.engine.answer(call, word, words[0], now, *words[1:]))
+            value, traceparent, tracestate = (core.whole(text) for text in (value, traceparent, tracestate))
+            return self._give(give)
 
     def cancel(self, op: int) -> None:
         """Asks for the end of an operation."""
         if not self._closed and not self._at_exit:
             self.check()
-            self._give(lambda now: self.engine.cancel(op, now))
+            self._give(lambda now: self._cancel(op, now))
 
     def cancel_turns(self) -> None:
         """Ends every turn and waits until they are quiet, within bounds. Their steps are kept for whoever waits."""
@@ -203,15 +217,15 @@ class Driver(Links, core.Answering):
             for op, waiting in turns.items():
                 waiting.cancelled = True
                 waiting.stop_tools()
-                self.engine.cancel(op, now)
+                self._cancel(op, now)
 
         def quiet() -> bool | None:
             for op, waiting in turns.items():
                 if op in self._waiting and not waiting.over:
-                    steps, waiting.over, _ = self.engine.steps(op, _ALL)
+                    steps, waiting.over, _ = self.take(op, waiting, _ALL)
                     waiting.stash.extend(steps)
                     self._news = self._news or bool(steps)
-            self._settle(now_ms())
+            self.follow(now_ms())
             return True if all(w.over or op not in self._waiting for op, w in turns.items()) else None
 
         self._give(cancel)
@@ -257,7 +271,6 @@ class Driver(Links, core.Answering):
                 # Whoever still runs was told to stop long ago, or its time was over.
                 waiting.stop_tools()
             self._rest()
-        core.log(self.engine)
 
     def leave(self, op: int, within_ms: int) -> None:
         """Cancels an operation that nobody waits for any more, and waits until it is quiet, at most so long."""
@@ -273,13 +286,23 @@ class Driver(Links, core.Answering):
         if self._lock.acquire(blocking=False):
             try:
                 if not self._torn:
-                    self._settle(now_ms())
+                    self._end_dropped(now_ms())
                     self._tell()
             except BrocaError:
                 # Whoever uses the session next is told.
                 self._torn = True
             finally:
                 self._lock.release()
+
+    def start_tools(self) -> None:
+        """Wakes the threads that have tools to run; from any thread."""
+        wakes = self.wakes
+        while wakes:
+            try:
+                wake = wakes.pop()
+            except IndexError:
+                break
+            wake()
 
     # Moving.
 
@@ -290,15 +313,16 @@ class Driver(Links, core.Answering):
             gate = None
             names: list[tuple[int, str]] = []
             wait: int | None = None
+            if self._at_exit:
+                self.check()
             try:
                 with self._lock:
                     if self._closed:
                         raise ClosedError("the session's connections were closed while this call waited")
                     more = self._advance()
                     result = done()
-                    if result is not None or self._dropped:
-                        # Taking steps may let a socket be read again.
-                        self._settle(now_ms())
+                    if self._dropped:
+                        self._end_dropped(now_ms())
                     late = until is not None and monotonic() >= until
                     if result is not None or late:
                         self._news = self._news or not self._leading
@@ -314,8 +338,10 @@ class Driver(Links, core.Answering):
                         gate = Gate()
                         self._gates.append(gate)
                         self._tell()
+                if self.wakes:
+                    self.start_tools()
                 if wait is not None:
-                    events = self._poll.poll(wait)
+                    events = self._look() or self._poll.poll(wait)
                     with self._lock:
                         self._leading = 0
                         self._mark(events)
@@ -351,7 +377,16 @@ class Driver(Links, core.Answering):
             self._tell()
             self._rest()
         self.pool.close()
-        core.log(self.engine)
+
+    def _look(self) -> list[tuple[int, int]]:
+        """Looks for what will be there at once, without sleeping. The lock is free meanwhile."""
+        until = self._awake_until
+        poll = self._poll.poll
+        while monotonic() < until:
+            events: list[tuple[int, int]] = poll(0)
+            if events:
+                return events
+        return []
 
     def _step_down(self, me: int) -> None:
         """If this thread leads, somebody else has to. Takes the lock."""
@@ -377,36 +412,55 @@ class Driver(Links, core.Answering):
         with self._lock:
             if self._torn:
                 self._mend(now)
-            self._unsettled = True
-            result = give(now)
-            self._settle(now)
+            self._unsettled = self._torn = True
+            try:
+                result = give(now)
+            except Exception:
+                # It refuses, and has given nothing.
+                self._torn = False
+                raise
+            self._torn = False
+            if self._dropped:
+                self._end_dropped(now)
+            self._carry_out(None, now)
             self._unsettled = False
             self._tell()
         if self._dropped:
             self._sweep()
         return result
 
-    def _settle(self, now: int) -> None:
-        """Carries out all effects, writing to the sockets what they take at once."""
+    def _end_dropped(self, now: int) -> None:
+        """Ends the operations that finalisers dropped."""
         while self._dropped:
             self._abandon(self._dropped.popleft(), now)
-        self._perform_all(now)
+        self._carry_out(None, now)
+
+    def follow(self, now: int) -> None:
+        """Carries out what was put off: taking steps may let a socket be read again."""
+        if self._later:
+            self._carry_out(None, now)
 
     def _on_ready(self, now: int, op: int) -> None:
         waiting = self._waiting.get(op)
         if waiting is None:
             self._news = True
-        elif waiting.left:
-            self._discard(op, now)
+            return
+        waiting.ready = True
+        if waiting.left:
+            self._discard(op, waiting, now)
         elif waiting.quiet and threading.current_thread() is not threading.main_thread():
             # On the main thread an interrupt could come between taking steps and keeping them.
             self._keep_concerns(op, waiting)
         else:
             self._news = True
 
+    def _all_ready(self) -> None:
+        for waiting in self._waiting.values():
+            waiting.ready = True
+
     def _keep_concerns(self, op: int, waiting: Waiting) -> None:
         """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others."""
-        steps, over, tuples = self.engine.steps(op, core.STEP_BATCH)
+        steps, over, tuples = self.take(op, waiting, core.STEP_BATCH)
         concerns = [steps[at] for at in tuples if steps[at][0] in _CONCERNS]
         waiting.stash += concerns
         waiting.over = over
@@ -419,16 +473,31 @@ class Driver(Links, core.Answering):
         waiting.left = True
         waiting.is_turn = False
         waiting.stop_tools()
-        self.engine.cancel(op, now)
-        self._discard(op, now)
+        self._cancel(op, now)
+        self._discard(op, waiting, now)
 
-    def _discard(self, op: int, now: int) -> None:
+    def _cancel(self, op: int, now: int) -> None:
+        torn, self._torn = self._torn, True
+        self.engine.cancel(op, now)
+        self._note(self.engine.effects())
+        self._torn = torn
+
+    def take(self, op: int, waiting: Waiting, size: int) -> tuple[list[Any], bool, list[int]]:
+        """Takes steps from the engine, about so many bytes of them; what follows is put off."""
+        torn, self._torn = self._torn, True
+        steps, over, tuples, effects = self.engine.steps(op, size, waiting.quiet)
+        waiting.ready = False
+        self._note(effects)
+        self._torn = torn
+        return steps, over, tuples
+
+    def _discard(self, op: int, waiting: Waiting, now: int) -> None:
         """Throws the steps of an operation away that nobody waits for."""
         while True:
-            steps, over, _ = self.engine.steps(op, _ALL)
+            steps, over, _ = self.take(op, waiting, _ALL)
             for step in steps:
                 if type(step) is tuple and step[0] == core.TOOL_CALL:
-                    self.engine.answer(step[1], "fail", LEFT_EARLY, now)
+                    self._note(self.engine.answer(step[1], "fail", LEFT_EARLY, now, None, None, True)[1])
             if over:
                 self._waiting.pop(op, None)
                 self._news = True
@@ -530,7 +599,7 @@ class Driver(Links, core.Answering):
             addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         except (OSError, UnicodeError) as fault:
             why = getattr(fault, "strerror", None) or str(fault)
-        self._give(lambda now: self.engine.resolved(req, addresses, why, now))
+        self._give(lambda now: self._note(self.engine.resolved(req, addresses, why, now)))
 
 
 @atexit.register

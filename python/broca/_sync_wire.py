@@ -58,6 +58,7 @@ class Wire:
         "stage",
         "tls",
         "tunnel",
+        "unsaid",
         "watched",
         "why",
     )
@@ -71,6 +72,8 @@ class Wire:
         self.tunnel = False
         self.paused = False
         self.readable = False
+        self.unsaid = 0
+        """Bytes that have left, and the engine was not told yet."""
         self.watched = 0
         """What the system is asked about it now."""
         self.why = ""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from . import tracing
 from ._async_beside import ApprovalHandler, Beside, Hooks, ReceivedHandler, SendingHandler
 from ._async_shell import Shell
-from ._async_turn import AsyncSubscription, AsyncTurn, Attached
+from ._async_turn import AsyncSubscription, AsyncTurn, Attached, drive, given
 from ._core import (
     NotCopied,
     Opened,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
+    from ._async_operation import Operation
     from ._options import ClientOptions
     from .tools import ToolLike
 
@@ -235,20 +236,24 @@ class AsyncSession(NotCopied):
 
         Turns of one session run one after the other. Tools run in a copy of the context of this call.
         """
-        shell = self._shell()
-        command = send_command(message)
-        span = tracing.start_send(self.id, traceparent, tracestate)
-        beside = Beside(self._tools, self._hooks, self._client._pool, span)
-        try:
-            operation = shell.begin(command, beside, *span.headers)
-        except BaseException as error:
-            span.end(error)
-            raise
+        operation, beside, span = self._begin(message, traceparent, tracestate)
         return AsyncTurn(operation, self._attached, beside, span)
 
     async def ask(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Reply:
         """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`."""
-        return await self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
+        operation, beside, span = self._begin(message, traceparent, tracestate)
+        try:
+            reply = await drive(operation, beside)
+            operation.outcome()
+        except BaseException as error:
+            if operation.final is None:
+                # Nobody knows on which thread a coroutine that is dropped is closed.
+                shell = self._attached.shell
+                (shell.leave_later if isinstance(error, GeneratorExit) else shell.leave)(operation)
+            span.end(error)
+            raise
+        span.end(None)
+        return given(reply)
 
     def subscribe(self, after: Cursor | str | None = None) -> AsyncSubscription:
         """Watches the session: from now on, or after a stored cursor; ``Cursor.START`` is the beginning of its log."""
@@ -314,6 +319,20 @@ class AsyncSession(NotCopied):
 
     def __repr__(self) -> str:
         return f"AsyncSession({self.id})"
+
+    def _begin(
+        self, message: Any, traceparent: str | None, tracestate: str | None
+    ) -> tuple[Operation, Beside, tracing.SendSpan]:
+        """Begins a turn."""
+        shell = self._shell()
+        command = send_command(message)
+        span = tracing.start_send(self.id, traceparent, tracestate)
+        beside = Beside(self._tools, self._hooks, self._client._pool, span)
+        try:
+            return shell.begin(command, beside, *span.headers), beside, span
+        except BaseException as error:
+            span.end(error)
+            raise
 
     def _shell(self) -> Shell:
         self._client._on_loop()

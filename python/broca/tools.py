@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -357,7 +358,9 @@ class Tool(Generic[P, R]):
         try:
             args, kwargs = self._call_arguments(context)
             result = self._function(*args, **kwargs)
-            return _answer(await result if isinstance(result, Awaitable) else result)
+            if type(result) is CoroutineType or isinstance(result, Awaitable):
+                result = await result
+            return _answer(result)
         except _UnfitArguments as unfit:
             return "fail", str(unfit)
         except Exception as error:
@@ -366,7 +369,7 @@ class Tool(Generic[P, R]):
     def _call_arguments(self, context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._raw:
             return (json.loads(context.input_json), context), {}
-        arguments = self._arguments({})
+        arguments = self._schemas.get(self._bound) or self._arguments({})
         try:
             kwargs = arguments.read(context.input_json)
         except ValueError as unfit:
@@ -532,10 +535,10 @@ def answer_of(result: Any) -> Answer:
 
     Raises `InvalidArgumentError` for what has no JSON.
     """
-    if isinstance(result, Content):
-        return "complete", wire_value(list(result.blocks), "the content")
     if isinstance(result, str):
         return "complete_text", str(result)
+    if isinstance(result, Content):
+        return "complete", wire_value(list(result.blocks), "the content")
     try:
         return "complete_text", to_json(result, inf_nan_mode="null").decode()
     except (PydanticSerializationError, ValueError, RecursionError) as fault:

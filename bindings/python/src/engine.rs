@@ -4,7 +4,7 @@ use crate::delta::TextDelta;
 use crate::event::Event;
 use crate::fault::{guarded, raised};
 use crate::text::repeated;
-use broca_bridge::layout::{self, FieldType, delta, event, failed, log, log_dropped};
+use broca_bridge::layout::{self, FieldType, delta, event, failed};
 use broca_bridge::{Accepted, Batch, Error, ErrorKind, Handle, Record, Time, Trace, command};
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
@@ -12,7 +12,14 @@ use pyo3::types::{PyByteArray, PyBytes, PyList, PyString, PyTuple};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+/// What is to be done now, in order: effects and log records, as tuples of the kind's number and the fields. None when
+/// there is nothing.
+type Effects<'py> = Option<Bound<'py, PyList>>;
+
 /// The whole client of one session, without sockets and clock. Times are milliseconds of a monotonic clock.
+///
+/// What the thread that owns the sockets gives, gives the effects that wait after it: `command`, what the network and the clock
+/// say, and `steps`. An answer and a cancellation may come from any other, and leave them for `effects`.
 #[pyclass(frozen, module = "broca._broca")]
 pub(crate) struct Engine {
     handle: Handle,
@@ -21,13 +28,39 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Gives the engine an input.
-    fn input(
+    /// Gives the engine an input, and takes the effects.
+    fn input<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         give: impl FnOnce(&Handle) -> Result<(), Error>,
-    ) -> PyResult<()> {
-        guarded(py, || give(&self.handle).map_err(|error| raised(py, &error)))
+    ) -> PyResult<Effects<'py>> {
+        guarded(py, || {
+            give(&self.handle).map_err(|error| raised(py, &error))?;
+            self.taken(py)
+        })
+    }
+
+    /// Takes every effect and log record that waits.
+    fn taken<'py>(&self, py: Python<'py>) -> PyResult<Effects<'py>> {
+        let mut batch = match self.spare.try_lock() {
+            Ok(mut spare) => std::mem::take(&mut *spare),
+            Err(_) => Batch::new(),
+        };
+        batch.clear();
+        self.handle.effects(&mut batch).map_err(|error| raised(py, &error))?;
+        if self.handle.has_logs() {
+            self.handle.logs(&mut batch).map_err(|error| raised(py, &error))?;
+        }
+        let effects = if batch.is_empty() {
+            None
+        } else {
+            let all: PyResult<Vec<_>> = batch.records().map(|record| tuple(py, &record)).collect();
+            Some(PyList::new(py, all?)?)
+        };
+        if let Ok(mut spare) = self.spare.try_lock() {
+            *spare = batch;
+        }
+        Ok(effects)
     }
 }
 
@@ -43,61 +76,68 @@ impl Engine {
         })
     }
 
-    /// Begins the operation that the JSON describes and gives its number.
+    /// Begins the operation that the JSON describes; gives its number, and the effects.
     #[pyo3(signature = (command, now, traceparent = None, tracestate = None))]
-    fn command(
+    fn command<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         command: &str,
         now: u64,
         traceparent: Option<String>,
         tracestate: Option<String>,
-    ) -> PyResult<u64> {
+    ) -> PyResult<(u64, Effects<'py>)> {
         guarded(py, || {
             let trace = Trace { traceparent, tracestate };
-            self.handle
+            let op = self
+                .handle
                 .command(command.as_bytes(), trace, Time::from_millis(now))
-                .map_err(|error| raised(py, &error))
+                .map_err(|error| raised(py, &error))?;
+            Ok((op, self.taken(py)?))
         })
     }
 
-    /// Ends an operation early; it still finishes.
+    /// Ends an operation early; it still finishes. From any thread.
     fn cancel(&self, py: Python<'_>, op: u64, now: u64) -> PyResult<()> {
-        self.input(py, |handle| handle.cancel(op, Time::from_millis(now)))
+        guarded(py, || {
+            self.handle.cancel(op, Time::from_millis(now)).map_err(|error| raised(py, &error))
+        })
     }
 
-    /// Answers a tool call, an approval or a hook; false when it came too late.
-    #[pyo3(signature = (call, word, value, now, traceparent = None, tracestate = None))]
+    /// Answers a tool call, an approval or a hook; false when it came too late. From any thread: the one that owns the
+    /// sockets says so, and gets the effects as well.
+    #[pyo3(signature = (call, word, value, now, traceparent = None, tracestate = None, owner = false))]
     #[allow(clippy::too_many_arguments, reason = "the words of one answer")]
-    fn answer(
+    fn answer<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         call: u64,
         word: &str,
         value: Option<&str>,
         now: u64,
         traceparent: Option<String>,
         tracestate: Option<String>,
-    ) -> PyResult<bool> {
+        owner: bool,
+    ) -> PyResult<(bool, Effects<'py>)> {
         guarded(py, || {
             let trace = (traceparent.is_some() || tracestate.is_some())
                 .then_some(Trace { traceparent, tracestate });
             let accepted = command::answer(word, value.map(str::as_bytes), trace)
                 .and_then(|answer| self.handle.answer(call, answer, Time::from_millis(now)))
                 .map_err(|error| raised(py, &error))?;
-            Ok(accepted != Accepted::TooLate)
+            let effects = if owner { self.taken(py)? } else { None };
+            Ok((accepted != Accepted::TooLate, effects))
         })
     }
 
     /// A name was resolved to these addresses, or was not, and why. Addresses that say more than an address are left out.
-    fn resolved(
+    fn resolved<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         req: u64,
         addresses: Option<Vec<String>>,
         why: Option<String>,
         now: u64,
-    ) -> PyResult<()> {
+    ) -> PyResult<Effects<'py>> {
         self.input(py, |handle| {
             let answer = match addresses {
                 Some(all) => Ok(all.iter().filter_map(|a| a.parse::<IpAddr>().ok()).collect()),
@@ -108,24 +148,24 @@ impl Engine {
     }
 
     /// A connection is open, TLS included when it was asked for.
-    fn connected(&self, py: Python<'_>, conn: u64, now: u64) -> PyResult<()> {
+    fn connected<'py>(&self, py: Python<'py>, conn: u64, now: u64) -> PyResult<Effects<'py>> {
         self.input(py, |handle| handle.connected(conn, Time::from_millis(now)))
     }
 
     /// TLS was started inside a tunnel.
-    fn tls_started(&self, py: Python<'_>, conn: u64, now: u64) -> PyResult<()> {
+    fn tls_started<'py>(&self, py: Python<'py>, conn: u64, now: u64) -> PyResult<Effects<'py>> {
         self.input(py, |handle| handle.tls_started(conn, Time::from_millis(now)))
     }
 
     /// The first `size` bytes of the buffer came; they are copied. A bytearray or bytes is read where it lies.
-    fn data(
+    fn data<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         conn: u64,
         buffer: &Bound<'_, PyAny>,
         size: usize,
         now: u64,
-    ) -> PyResult<()> {
+    ) -> PyResult<Effects<'py>> {
         let now = Time::from_millis(now);
         if let Ok(array) = buffer.cast::<PyByteArray>() {
             return self.input(py, |handle| {
@@ -146,104 +186,79 @@ impl Engine {
     }
 
     /// The socket took this many of the bytes that were to be written.
-    fn written(&self, py: Python<'_>, conn: u64, size: usize, now: u64) -> PyResult<()> {
+    fn written<'py>(
+        &self,
+        py: Python<'py>,
+        conn: u64,
+        size: usize,
+        now: u64,
+    ) -> PyResult<Effects<'py>> {
         self.input(py, |handle| handle.written(conn, size, Time::from_millis(now)))
     }
 
     /// A connection is gone, or could not be made.
-    fn closed(&self, py: Python<'_>, conn: u64, why: &str, now: u64) -> PyResult<()> {
+    fn closed<'py>(
+        &self,
+        py: Python<'py>,
+        conn: u64,
+        why: &str,
+        now: u64,
+    ) -> PyResult<Effects<'py>> {
         self.input(py, |handle| {
             handle.closed(conn, command::close_reason(why)?, Time::from_millis(now))
         })
     }
 
     /// The timer has gone off; too early or too often does no harm.
-    fn timeout(&self, py: Python<'_>, now: u64) -> PyResult<()> {
+    fn timeout<'py>(&self, py: Python<'py>, now: u64) -> PyResult<Effects<'py>> {
         self.input(py, |handle| handle.timeout(Time::from_millis(now)))
     }
 
     /// The wall clock, in milliseconds since 1970.
-    fn wall(&self, py: Python<'_>, ms: u64) -> PyResult<()> {
+    fn wall<'py>(&self, py: Python<'py>, ms: u64) -> PyResult<Effects<'py>> {
         self.input(py, |handle| handle.wall(ms))
     }
 
-    /// Every effect that waits, as tuples of the kind's number and the fields; None when there is none.
-    fn effects<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        guarded(py, || {
-            let mut batch = match self.spare.try_lock() {
-                Ok(mut spare) => std::mem::take(&mut *spare),
-                Err(_) => Batch::new(),
-            };
-            batch.clear();
-            self.handle.effects(&mut batch).map_err(|error| raised(py, &error))?;
-            if batch.is_empty() {
-                self.give_back(batch);
-                return Ok(None);
-            }
-            let list = PyList::empty(py);
-            for record in batch.records() {
-                list.append(tuple(py, &record)?)?;
-            }
-            self.give_back(batch);
-            Ok(Some(list))
-        })
+    /// The effects that wait: after an answer or a cancellation.
+    fn effects<'py>(&self, py: Python<'py>) -> PyResult<Effects<'py>> {
+        guarded(py, || self.taken(py))
     }
 
-    /// Steps of an operation, about `max_bytes` of them but at least one if any waits; whether it is over; and where
-    /// tuples stand among the steps, for most batches have none.
+    /// Steps of an operation, about `max_bytes` of them but at least one if any waits; whether it is over; where tuples
+    /// stand among the steps, for most batches have none; and the effects. Nobody looks at the steps when `quiet`: then
+    /// events and pieces of text are left out.
     fn steps<'py>(
         &self,
         py: Python<'py>,
         op: u64,
         max_bytes: usize,
-    ) -> PyResult<(Bound<'py, PyList>, bool, Vec<usize>)> {
+        quiet: bool,
+    ) -> PyResult<(Bound<'py, PyList>, bool, Vec<usize>, Effects<'py>)> {
         guarded(py, || {
             let mut batch = Batch::new();
             let over =
                 self.handle.steps(op, max_bytes, &mut batch).map_err(|error| raised(py, &error))?;
-            let list = PyList::empty(py);
+            let mut items = Vec::with_capacity(batch.len());
             let mut tuples = Vec::new();
-            if batch.is_empty() {
-                return Ok((list, over, tuples));
-            }
             let batch = Arc::new(batch);
-            for (at, record) in batch.records().enumerate() {
+            for record in batch.records() {
                 match record.kind() {
-                    event::NUMBER => list.append(Event::new(&batch, record.at()))?,
+                    event::NUMBER | delta::NUMBER if quiet => {}
+                    event::NUMBER => {
+                        items.push(Bound::new(py, Event::new(&batch, record.at()))?.into_any())
+                    }
                     delta::NUMBER if record.word(delta::delta_kind) == 0 => {
                         let text = PyString::new(py, record.text(delta::text).unwrap_or_default());
                         let link = repeated(py, record.text(delta::link).unwrap_or_default());
-                        list.append(TextDelta::of(text, link))?;
+                        items.push(Bound::new(py, TextDelta::of(text, link))?.into_any());
                     }
                     _ => {
-                        tuples.push(at);
-                        list.append(tuple(py, &record)?)?;
+                        tuples.push(items.len());
+                        items.push(tuple(py, &record)?.into_any());
                     }
                 }
             }
-            Ok((list, over, tuples))
-        })
-    }
-
-    /// Log records that wait: level (0 debug, 1 info, 2 warning) and text.
-    fn logs(&self, py: Python<'_>) -> PyResult<Vec<(u32, String)>> {
-        guarded(py, || {
-            if !self.handle.has_logs() {
-                return Ok(Vec::new());
-            }
-            let mut batch = Batch::new();
-            self.handle.logs(&mut batch).map_err(|error| raised(py, &error))?;
-            let line = |record: Record<'_>| match record.kind() {
-                log_dropped::NUMBER => {
-                    let count = record.number(log_dropped::count).unwrap_or_default();
-                    (1, format!("{count} earlier log records were dropped: nobody took them"))
-                }
-                _ => (
-                    record.word(log::level),
-                    record.text(log::message).unwrap_or_default().to_owned(),
-                ),
-            };
-            Ok(batch.records().map(line).collect())
+            Ok((PyList::new(py, items)?, over, tuples, self.taken(py)?))
         })
     }
 
@@ -254,13 +269,13 @@ impl Engine {
     /// Panics inside the engine.
     #[cfg(feature = "testing")]
     fn test_panic(&self, py: Python<'_>) -> PyResult<()> {
-        self.input(py, Handle::test_panic)
+        guarded(py, || self.handle.test_panic().map_err(|error| raised(py, &error)))
     }
 
     /// Raises the error of this number.
     #[cfg(feature = "testing")]
     fn test_throw(&self, py: Python<'_>, code: i32) -> PyResult<()> {
-        self.input(py, |handle| handle.test_throw(code))
+        guarded(py, || self.handle.test_throw(code).map_err(|error| raised(py, &error)))
     }
 
     /// Panics in the module itself, outside of the engine.
@@ -268,15 +283,6 @@ impl Engine {
     fn test_panic_outside(&self, py: Python<'_>) -> PyResult<()> {
         #[allow(clippy::panic, reason = "this is what the function is for")]
         guarded(py, || panic!("a test asked for it"))
-    }
-}
-
-impl Engine {
-    /// Keeps the memory of a batch for the next one.
-    fn give_back(&self, batch: Batch) {
-        if let Ok(mut spare) = self.spare.try_lock() {
-            *spare = batch;
-        }
     }
 }
 

@@ -176,7 +176,7 @@ class Child:
         tracestate: str | None = None,
     ) -> bool:
         """Where the steps take their answers to."""
-        return self._live().answer(call, word, value, self._now, traceparent, tracestate)
+        return self._live().answer(call, word, value, self._now, traceparent, tracestate)[0]
 
     def _live(self) -> Engine:
         if self._engine is None:
@@ -188,10 +188,12 @@ class Child:
             raise ValueError("there is no answer of a provider")
         return self._chat
 
-    def _effects(self) -> Iterator[str]:
-        for number, *values in self._live().effects() or ():
-            name, fields = _EFFECTS[number]
-            yield _line("effect", name, **dict(zip(fields, values)))
+    def _effects(self, taken: list[tuple[Any, ...]] | None = None) -> Iterator[str]:
+        """The effects that an input gave; without them, those that wait in the engine."""
+        for number, *values in taken or self._live().effects() or ():
+            if number in _EFFECTS:
+                name, fields = _EFFECTS[number]
+                yield _line("effect", name, **dict(zip(fields, values)))
 
     def _on_new(self, options: str, seed: str, wall_ms: str) -> Iterator[str]:
         self._readers, self._asked = {}, {}
@@ -202,12 +204,13 @@ class Child:
 
     def _on_command(self, now: str, command: str, traceparent: str, tracestate: str) -> Iterator[str]:
         try:
-            op = self._live().command(_given(command), int(now), _text(traceparent), _text(tracestate))
+            op, effects = self._live().command(_given(command), int(now), _text(traceparent), _text(tracestate))
             self._readers[op] = StepReader(self, lambda _: False)
             yield f"op {op}"
         except BrocaError as error:
+            effects = None
             yield _line("error", **_error(error))
-        yield from self._effects()
+        yield from self._effects(effects)
 
     def _on_cancel(self, now: str, op: str) -> Iterator[str]:
         self._live().cancel(int(op), int(now))
@@ -237,43 +240,36 @@ class Child:
 
     def _on_resolved(self, now: str, req: str, why: str, *addresses: str) -> Iterator[str]:
         found = [_given(address) for address in addresses] if why == "-" else None
-        self._live().resolved(int(req), found, _text(why), int(now))
-        return self._effects()
+        return self._effects(self._live().resolved(int(req), found, _text(why), int(now)))
 
     def _on_connected(self, now: str, conn: str) -> Iterator[str]:
-        self._live().connected(int(conn), int(now))
-        return self._effects()
+        return self._effects(self._live().connected(int(conn), int(now)))
 
     def _on_tls_started(self, now: str, conn: str) -> Iterator[str]:
-        self._live().tls_started(int(conn), int(now))
-        return self._effects()
+        return self._effects(self._live().tls_started(int(conn), int(now)))
 
     def _on_data(self, now: str, conn: str, data: str) -> Iterator[str]:
         came = _bytes(data) or b""
-        self._live().data(int(conn), came, len(came), int(now))
-        return self._effects()
+        return self._effects(self._live().data(int(conn), came, len(came), int(now)))
 
     def _on_written(self, now: str, conn: str, size: str) -> Iterator[str]:
-        self._live().written(int(conn), int(size), int(now))
-        return self._effects()
+        return self._effects(self._live().written(int(conn), int(size), int(now)))
 
     def _on_closed(self, now: str, conn: str, why: str) -> Iterator[str]:
-        self._live().closed(int(conn), why, int(now))
-        return self._effects()
+        return self._effects(self._live().closed(int(conn), why, int(now)))
 
     def _on_timeout(self, now: str) -> Iterator[str]:
-        self._live().timeout(int(now))
-        return self._effects()
+        return self._effects(self._live().timeout(int(now)))
 
     def _on_steps(self, op: str, max_bytes: str) -> Iterator[str]:
-        records, over, _ = self._live().steps(int(op), int(max_bytes))
+        records, over, _, effects = self._live().steps(int(op), int(max_bytes), False)
         for record in records:
             step = self._readers[int(op)].read(record) if isinstance(record, tuple) else record
             if isinstance(step, (steps.ToolCall, steps.Approval, steps.Sending)):
                 self._asked[step.call] = step
             yield _SAYS[type(step)](step)
         yield f"over {int(over)}"
-        yield from self._effects()
+        yield from self._effects(effects)
 
     def _on_chat_new(self, status: str) -> Iterator[str]:
         self._chat = ChatStream(int(status))
