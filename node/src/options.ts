@@ -28,6 +28,13 @@ export interface ClientOptions {
   /** Silence on a stream after which it counts as dead. Default: never, silence is normal. */
   silenceTimeoutMs?: number | undefined;
   /**
+   * Signs of life of a service that gives them that must be missing on a stream before it counts as dead, unless
+   * `silenceTimeoutMs` says when; 0: never. Default 3.
+   */
+  silenceIntervals?: number | undefined;
+  /** Bytes of the events of one request that are kept for the reply where the service does not send them twice. Default 64 MiB. */
+  replyBytes?: number | undefined;
+  /**
    * A turn whose stream broke is looked for in the session's log. Without news in it for this time it is given up, and its
    * outcome is unknown; 0: it is not looked for. Default 120 s.
    */

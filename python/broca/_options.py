@@ -39,6 +39,11 @@ class ClientOptions(TypedDict, total=False):
     """Time for a whole REST call. Default 60 s."""
     silence_timeout_ms: int
     """Silence on a stream after which it counts as dead. Default: never, silence is normal."""
+    recovery_timeout_ms: int
+    """A turn whose stream broke is looked for in the session's log. Without news in it for this time it is given up, and
+    its outcome is unknown; 0: it is not looked for. Default 120 s."""
+    reach_timeout_ms: int
+    """As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s."""
     cancel_timeout_ms: int
     """Time for an answer to a cancel before the stream is dropped. Default 5 s."""
     eyeballs_delay_ms: int

@@ -210,7 +210,8 @@ def test_a_clean_end_and_a_cut_are_told_apart_inside_tls(run: Run, certificates:
                 await asyncio.sleep(0.2)
 
     async def main() -> None:
-        async with broca.AsyncClient(service.url, "k", ssl_context=certificates.trusted()) as client:
+        trusted = certificates.trusted()
+        async with broca.AsyncClient(service.url, "k", ssl_context=trusted, recovery_timeout_ms=0) as client:
             session = await client.open()
             with pytest.raises(errors.StreamEndedEarlyError, match="the stream ended"):
                 await session.ask("clean")

@@ -232,7 +232,7 @@ class TestSignals:
     def test_exceptions_at_any_point_leave_a_session_that_works(self) -> None:
         interrupted = 0
         service = Service(calling(("tu_1", "count", {})))
-        with service, client_of(service, cancel_timeout_ms=500, cancel_grace_ms=200) as client:
+        with service, client_of(service, cancel_timeout_ms=500, cancel_grace_ms=200, recovery_timeout_ms=0) as client:
             tool = broca.Tool.raw("count", "", {"type": "object"}, lambda *_: "counted")
             session = client.open(tools=[tool])
             session.ask("warm up")
