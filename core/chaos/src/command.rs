@@ -47,6 +47,7 @@ struct Knobs {
     stall_after_bytes: Option<u64>,
     stall_after_lines: Option<u64>,
     duplicate_line: Option<u64>,
+    buffer: bool,
     reset: bool,
     request: Option<String>,
 }
@@ -203,6 +204,7 @@ impl Knobs {
             stall_after_bytes: self.stall_after_bytes,
             stall_after_lines: self.stall_after_lines,
             duplicate_line: self.duplicate_line,
+            buffer: self.buffer,
             reset: self.reset,
             request: self.request,
         };
@@ -243,8 +245,9 @@ mod tests {
             (r#"{"id":null,"next":{"pass":"response"}}"#, 6),
             (r#"{"id":4,"all":{"delay_ms":5,"delay_up_ms":0}}"#, 6),
             (r#"{"id":5,"target":"127.0.0.1:10"}"#, 6),
-            (r#"{"id":6,"listen":false}"#, 6),
-            (r#"{"id":7,"heal":true}"#, 0),
+            (r#"{"id":6,"next":{"buffer":true,"request":"x"}}"#, 7),
+            (r#"{"id":7,"listen":false}"#, 7),
+            (r#"{"id":8,"heal":true}"#, 0),
         ] {
             let answer = asked(&proxy, line);
             let id = serde_json::from_str::<Value>(line).unwrap()["id"].clone();

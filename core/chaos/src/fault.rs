@@ -38,6 +38,8 @@ pub struct ResponseFault {
     pub stall_after_lines: Option<u64>,
     /// Send this line, counted from 1, twice.
     pub duplicate_line: Option<u64>,
+    /// Hold the whole response back until the server has ended it, its head included, as a proxy that buffers does.
+    pub buffer: bool,
     /// Cut with a reset in place of an orderly end. What was handed on just before may be lost with it.
     pub reset: bool,
     /// Only for answers to requests that contain this text in their first 64 KiB, such as the name of a method.
@@ -47,7 +49,10 @@ pub struct ResponseFault {
 impl ResponseFault {
     /// Whether it does nothing.
     pub(crate) const fn is_none(&self) -> bool {
-        self.cut_after_bytes.is_none() && self.stall_after_bytes.is_none() && !self.counts_lines()
+        self.cut_after_bytes.is_none()
+            && self.stall_after_bytes.is_none()
+            && !self.counts_lines()
+            && !self.buffer
     }
 
     pub(crate) const fn counts_lines(&self) -> bool {

@@ -180,7 +180,10 @@ impl Link {
             while let Some(piece) = next(&mut held).await {
                 let bytes = match piece {
                     Ok(bytes) => bytes,
-                    Err(end) => return end,
+                    Err(end) => {
+                        let ended = self.write(shared, to, &responses.finish(), &mut sent).await;
+                        return ended.unwrap_or(end);
+                    }
                 };
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {

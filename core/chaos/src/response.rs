@@ -36,6 +36,8 @@ pub(crate) struct Responses {
     state: State,
     /// The part of a head, or of the line of a chunk's size, that is there.
     held: Vec<u8>,
+    /// What there is of a response that is held back until its end.
+    buffered: Vec<u8>,
     body: Body,
 }
 
@@ -70,7 +72,7 @@ struct Body {
 
 impl Responses {
     pub(crate) fn new() -> Self {
-        Self { state: State::Head, held: Vec::new(), body: Body::default() }
+        Self { state: State::Head, held: Vec::new(), buffered: Vec::new(), body: Body::default() }
     }
 
     /// Takes bytes of the server up to the first at which something must be done; returns how many it took. What
@@ -84,6 +86,7 @@ impl Responses {
         let mut used = 0;
         while used < input.len() {
             let rest = &input[used..];
+            let from = out.len();
             let (size, then) = match self.state {
                 State::Head => self.head(rest, out, &mut plan),
                 State::Sized(left) => {
@@ -116,12 +119,28 @@ impl Responses {
                     (rest.len(), Then::Go)
                 }
             };
+            self.buffer(out, from);
             used += size;
             if then != Then::Go {
                 return (used, then);
             }
         }
         (used, Then::Go)
+    }
+
+    /// What is still held back when the server has closed the connection, which ends a response too.
+    pub(crate) fn finish(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffered)
+    }
+
+    /// Holds back what was added to `out` after `from`, if the response that is under way shall be, and puts it there
+    /// once it is whole.
+    fn buffer(&mut self, out: &mut Vec<u8>, from: usize) {
+        if self.body.fault.buffer && self.state != State::Head {
+            self.buffered.extend(out.drain(from..));
+        } else if !self.buffered.is_empty() {
+            out.splice(from..from, self.buffered.drain(..));
+        }
     }
 
     /// Lets the response that is under way go on unharmed.
@@ -487,6 +506,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_buffered_comes_whole_at_its_end_and_in_its_place() {
+        let fault = ResponseFault { buffer: true, ..ResponseFault::default() };
+        let sized = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n";
+        let (chunks, open) = ([STREAM, &chunk("one\n")].concat(), "HTTP/1.1 200 OK\r\n\r\n");
+        for (begun, rest) in [(chunks.as_str(), "0\r\n\r\n"), (sized, "ok"), (open, "")] {
+            let mut responses = Responses::new();
+            let mut out = Vec::new();
+            let mut take = |input: &str, out: &mut Vec<u8>| {
+                responses.take(input.as_bytes(), out, |_| Plan::Body(fault.clone()))
+            };
+            let interim = "HTTP/1.1 100 Continue\r\n\r\n";
+            take(&[interim, begun].concat(), &mut out);
+            assert_eq!(text(out.clone()), interim, "{begun}");
+            take(&[rest, "HTTP/1.1 204 No Content\r\n\r\n"].concat(), &mut out);
+            out.extend(responses.finish());
+            assert!(text(out).starts_with(&[interim, begun, rest].concat()), "{begun}");
+        }
+    }
+
+    #[test]
     fn what_concerns_lines_leaves_other_content_alone() {
         let fault = ResponseFault { cut_after_lines: Some(0), ..ResponseFault::default() };
         let other =
@@ -509,7 +548,7 @@ mod tests {
             cuts in prop::collection::vec(0_usize..10_000, 0..12),
             lines in prop::collection::vec("[a-z]{0,9}\n", 0..6),
             sizes in prop::collection::vec(1_usize..9, 1..9),
-            which in 0_u8..6,
+            which in 0_u8..7,
             at in 1_u64..9,
         ) {
             let body = lines.concat();
@@ -530,7 +569,8 @@ mod tests {
                 2 => ResponseFault { cut_after_lines: at, ..none },
                 3 => ResponseFault { stall_after_bytes: at, ..none },
                 4 => ResponseFault { stall_after_lines: at, ..none },
-                _ => ResponseFault { duplicate_line: at, ..none },
+                5 => ResponseFault { duplicate_line: at, ..none },
+                _ => ResponseFault { buffer: true, ..none },
             };
             let whole = text(play(input.as_bytes(), &[], &fault).0);
             let cut = text(play(input.as_bytes(), &cuts, &fault).0);
@@ -538,7 +578,7 @@ mod tests {
             if which == 5 {
                 prop_assert_eq!(joined(&whole), joined(&cut));
             } else {
-                if which == 0 {
+                if matches!(which, 0 | 6) {
                     prop_assert_eq!(&whole, &input);
                 }
                 prop_assert_eq!(whole, cut);
