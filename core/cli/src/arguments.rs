@@ -158,10 +158,14 @@ Examples:
   broca chat 'What time is it? clock'                    one message
   git diff | broca chat --session ses_…                  one message, in a session there is
   broca chat --tool count='wc -w' 'count \"to be or not\"'
+  broca chat --tool run=sh --ask run 'run \"uptime\"'    asks before it runs
 
 A tool is a command: it gets the arguments as JSON on its standard input, and what it prints is the
 result. A status other than 0 is a failure, and the end of its error output says why. It finds its
 name in BROCA_TOOL_NAME and, in BROCA_IDEMPOTENCY_KEY, a key for what must not happen twice.
+
+Before a call of a tool of --ask the next line of the input decides: y, n, or a reason to say no, which
+the model reads. At the end of the input there is nobody to ask, and the answer is no.
 Ctrl-C cancels the turn; pressed twice at the prompt it leaves.
 
 A key is one driver: a chat that joins with the key of another brings its tools in place of the
@@ -180,7 +184,10 @@ pub struct ChatArguments {
     /// Offer a command as a tool; may be given more than once.
     #[arg(long, value_name = "NAME=COMMAND")]
     pub tool: Vec<String>,
-    /// Descriptions and schemas: [{"name", "description", "input_schema", "command"}, …].
+    /// Ask before each call of this tool, '*' for all; may be given more than once.
+    #[arg(long, value_name = "NAME")]
+    pub ask: Vec<String>,
+    /// Descriptions and schemas: [{"name", "description", "input_schema", "command", "ask"}, …].
     #[arg(long, value_name = "FILE")]
     pub tool_file: Option<PathBuf>,
     /// Seconds that one call of a tool may take.

@@ -1,8 +1,10 @@
 //! `broca chat`: one message, or a conversation line by line, with programs as tools.
 
 use crate::arguments::ChatArguments;
+use crate::consent::Consent;
 use crate::fault::Fault;
 use crate::interrupt::{Interrupt, Interrupts};
+use crate::message::{Lines, Source};
 use crate::place::{Purpose, Reach};
 use crate::program::{self, Bounds, Ended, Invocation, Program};
 use crate::view::{Settled, View};
@@ -10,14 +12,10 @@ use broca::engine::{CallId, Reply, ToolOutcome};
 use broca::steps::{Step, ToolCall};
 use broca::tokio::{Client, Session, Turn};
 use broca::{Error, ErrorKind};
-use std::io::{self, BufRead, IsTerminal, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-
-/// The longest message that is read, in bytes.
-const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// Two interrupts within this time leave the prompt.
 const TWICE: Duration = Duration::from_secs(2);
@@ -51,7 +49,16 @@ pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
     };
     let mut view = View::new(arguments.json);
     view.session(session.id().as_str(), arguments.session.is_some())?;
-    let mut chat = Chat { session, view, interrupts, programs, bounds, json: arguments.json };
+    let mut chat = Chat {
+        session,
+        view,
+        interrupts,
+        lines: Lines::default(),
+        consent: Consent::default(),
+        programs,
+        bounds,
+        json: arguments.json,
+    };
     let outcome = match source {
         Source::Message(message) => chat.turn(message).await,
         Source::Lines { prompt } => chat.converse(prompt).await,
@@ -62,46 +69,13 @@ pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
     outcome
 }
 
-/// Where messages come from.
-enum Source {
-    /// There is one.
-    Message(String),
-    /// Each line is one.
-    Lines {
-        /// A person sits there.
-        prompt: bool,
-    },
-}
-
-impl Source {
-    fn of(arguments: &ChatArguments) -> Result<Self, Fault> {
-        let words = arguments.message.join(" ");
-        let terminal = io::stdin().is_terminal();
-        if !words.is_empty() && words != "-" {
-            return Ok(Self::Message(words));
-        }
-        if words.is_empty() && (terminal || arguments.interactive) {
-            return Ok(Self::Lines { prompt: terminal });
-        }
-        let mut bytes = Vec::new();
-        let bound = MAX_MESSAGE_BYTES as u64 + 1;
-        io::stdin().lock().take(bound).read_to_end(&mut bytes).map_err(no_input)?;
-        let message = message_of(bytes)?;
-        if message.trim().is_empty() {
-            return Err(Fault::usage(
-                "there is no message",
-                "say broca chat 'MESSAGE', or pipe one in",
-            ));
-        }
-        Ok(Self::Message(message))
-    }
-}
-
 /// A chat under way.
 struct Chat {
     session: Session,
     view: View,
     interrupts: Interrupts,
+    lines: Lines,
+    consent: Consent,
     programs: Vec<Arc<Program>>,
     bounds: Bounds,
     json: bool,
@@ -110,14 +84,13 @@ struct Chat {
 impl Chat {
     /// Takes message after message until there are no more.
     async fn converse(&mut self, prompt: bool) -> Result<(), Fault> {
-        let mut lines = read_lines();
         let mut last_interrupt: Option<Instant> = None;
         loop {
             if prompt {
                 self.view.prompt()?;
             }
             let line = tokio::select! {
-                line = lines.recv() => line,
+                line = self.lines.next() => line?,
                 interrupt = self.interrupts.next() => {
                     let twice = last_interrupt.is_some_and(|at| at.elapsed() < TWICE);
                     if interrupt == Interrupt::End || twice {
@@ -128,7 +101,7 @@ impl Chat {
                     continue;
                 }
             };
-            let Some(message) = line.transpose()? else { return Ok(()) };
+            let Some(message) = line else { return Ok(()) };
             last_interrupt = None;
             if message.trim().is_empty() {
                 continue;
@@ -148,6 +121,7 @@ impl Chat {
         let mut calls = Calls::new();
         let outcome = self.follow(&mut turn, &mut calls).await;
         calls.stop_all();
+        self.consent.forget();
         while let Some(ended) = calls.next().await {
             hand_in(&mut calls, ended)?;
         }
@@ -191,6 +165,9 @@ impl Chat {
                     calls.stop_all();
                 }
                 Some(ended) = calls.next() => hand_in(calls, ended)?,
+                line = self.lines.next(), if self.consent.is_asked() => {
+                    self.consent.decide(line?, &mut self.view)?;
+                }
                 step = turn.next() => {
                     silent &= matches!(step, Some(Ok(Step::Status(_))));
                     match step {
@@ -239,10 +216,8 @@ impl Chat {
                 calls.stop(call);
                 Ok(())
             }
-            Step::Approval(approval) => {
-                approval.deny("The command line cannot ask for consent.")?;
-                Ok(())
-            }
+            Step::Approval(approval) => self.consent.ask(approval, &mut self.view),
+            Step::ApprovalWithdrawn { call } => self.consent.withdraw(call, &mut self.view),
             _ => Ok(()),
         }
     }
@@ -409,45 +384,4 @@ impl Calls {
             }
         }
     }
-}
-
-/// Reads lines on a thread of its own: a terminal cannot be read otherwise without holding up
-/// everything else. One line at a time is read ahead.
-fn read_lines() -> mpsc::Receiver<Result<String, Fault>> {
-    let (lines, receiver) = mpsc::channel(1);
-    std::thread::spawn(move || {
-        let mut input = io::stdin().lock();
-        loop {
-            let mut bytes = Vec::new();
-            let bound = MAX_MESSAGE_BYTES as u64 + 1;
-            let line = match input.by_ref().take(bound).read_until(b'\n', &mut bytes) {
-                Ok(0) => return,
-                Ok(_) => message_of(bytes),
-                Err(e) => Err(no_input(e)),
-            };
-            let over = line.is_err();
-            if lines.blocking_send(line).is_err() || over {
-                return;
-            }
-        }
-    });
-    receiver
-}
-
-fn message_of(mut bytes: Vec<u8>) -> Result<String, Fault> {
-    if bytes.len() > MAX_MESSAGE_BYTES {
-        return Err(Fault::usage(
-            format!("the message is longer than {MAX_MESSAGE_BYTES} bytes"),
-            "shorten it, or bring a tool that reads it",
-        ));
-    }
-    while bytes.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
-        bytes.pop();
-    }
-    String::from_utf8(bytes)
-        .map_err(|_| Fault::usage("the message is no UTF-8 text", "convert it first, with iconv"))
-}
-
-fn no_input(error: io::Error) -> Fault {
-    Fault::failed(format!("the input cannot be read: {error}"), "check where it comes from")
 }

@@ -7,10 +7,12 @@
 
 pub mod arguments;
 mod chat;
+mod consent;
 pub mod fault;
 mod input;
 mod interrupt;
 mod key;
+mod message;
 pub mod place;
 mod program;
 mod proxy;

@@ -37,6 +37,8 @@ pub(crate) struct Program {
     command: String,
     description: String,
     input_schema: Json,
+    /// Somebody must agree to each call.
+    asks: bool,
 }
 
 /// Bounds of one call.
@@ -58,6 +60,9 @@ pub(crate) enum Ended {
     /// It was stopped: nobody wants its result.
     Stopped,
 }
+
+/// What `--ask` says for all tools.
+const EVERY_TOOL: &str = "*";
 
 /// One call of a program.
 #[derive(Debug)]
@@ -85,6 +90,7 @@ pub(crate) fn brought(arguments: &ChatArguments) -> Result<Vec<Arc<Program>>, Fa
             commands.push((tool.name.clone(), command.clone()));
         }
     }
+    let is_asked = |name: &str| arguments.ask.iter().any(|ask| ask == name || ask == EVERY_TOOL);
     let mut programs: Vec<Arc<Program>> = Vec::new();
     for (name, command) in commands {
         if programs.iter().any(|program| program.name == name) {
@@ -94,7 +100,8 @@ pub(crate) fn brought(arguments: &ChatArguments) -> Result<Vec<Arc<Program>>, Fa
             ));
         }
         let about = described.iter().find(|tool| tool.name == name);
-        programs.push(Arc::new(Program::new(name, command, about)));
+        let asks = is_asked(&name) || about.is_some_and(|about| about.ask);
+        programs.push(Arc::new(Program::new(name, command, about, asks)));
     }
     if let Some(tool) = described.iter().find(|t| !programs.iter().any(|p| p.name == t.name)) {
         let name = &tool.name;
@@ -103,11 +110,18 @@ pub(crate) fn brought(arguments: &ChatArguments) -> Result<Vec<Arc<Program>>, Fa
             format!("add --tool {name}=COMMAND, or \"command\" in the file"),
         ));
     }
+    let is_there = |ask: &str| programs.iter().any(|program| program.name == ask);
+    if let Some(name) = arguments.ask.iter().find(|ask| *ask != EVERY_TOOL && !is_there(ask)) {
+        return Err(Fault::usage(
+            format!("--ask {}: there is no such tool", one_line(name, 80)),
+            "name a tool that is brought with --tool or --tool-file, or '*' for all of them",
+        ));
+    }
     Ok(programs)
 }
 
 impl Program {
-    fn new(name: String, command: String, about: Option<&Described>) -> Self {
+    fn new(name: String, command: String, about: Option<&Described>, asks: bool) -> Self {
         let description = about.and_then(|about| about.description.clone());
         let schema = about.and_then(|about| about.input_schema.clone());
         Self {
@@ -115,6 +129,7 @@ impl Program {
             input_schema: schema.unwrap_or_else(open_schema),
             name,
             command,
+            asks,
         }
     }
 
@@ -124,8 +139,9 @@ impl Program {
 
     /// The tool as the session declares it. Its calls are answered by whoever runs the program.
     pub(crate) fn declare(&self, bounds: Bounds) -> Tool {
-        Tool::manual(&self.name, &self.description, self.input_schema.clone())
-            .timeout(bounds.timeout)
+        let tool = Tool::manual(&self.name, &self.description, self.input_schema.clone())
+            .timeout(bounds.timeout);
+        if self.asks { tool.approval() } else { tool }
     }
 
     /// Runs the program once. `stop` resolves when its result is no longer wanted; dropping the
@@ -392,6 +408,8 @@ struct Described {
     description: Option<String>,
     input_schema: Option<Json>,
     command: Option<String>,
+    #[serde(default)]
+    ask: bool,
 }
 
 fn read_file(path: &Path) -> Result<Vec<Described>, Fault> {
@@ -451,7 +469,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { timeout: Duration::from_secs(30), output_bytes: 1024 };
 
     fn program(command: &str) -> Program {
-        Program::new("probe".to_owned(), command.to_owned(), None)
+        Program::new("probe".to_owned(), command.to_owned(), None, false)
     }
 
     fn invocation(input: &str) -> Invocation {

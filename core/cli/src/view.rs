@@ -163,6 +163,17 @@ impl View {
         }
     }
 
+    /// Asks for consent to a call, with all of its arguments. On the error stream, as everything that is not the model's words.
+    pub(crate) fn approval(&mut self, id: &str, name: &str, input: &Json) -> Result<(), Fault> {
+        if self.json {
+            let (id, name) = (Json::string(id), Json::string(name));
+            return self.object("approval", &[("id", &id), ("name", &name), ("input", input)]);
+        }
+        let input = one_line(input.as_str(), input.as_str().len());
+        self.note(&format!("allow {name} {input}? y, n, or why not"))?;
+        if io::stdin().is_terminal() { self.prompt() } else { Ok(()) }
+    }
+
     /// A call of a tool begins.
     pub(crate) fn tool_call(&mut self, id: &str, name: &str, input: &Json) -> Result<(), Fault> {
         if self.json {
