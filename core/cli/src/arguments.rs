@@ -36,6 +36,8 @@ pub enum Command {
     Chat(ChatArguments),
     /// Watch a session: one line for each event.
     Watch(WatchArguments),
+    /// Check the way to a service, the key and the stream, and say what to do about what is wrong.
+    Doctor(DoctorArguments),
     /// Make keys for clients.
     #[command(subcommand)]
     Key(KeyCommand),
@@ -77,6 +79,7 @@ impl Command {
             Self::Serve(serve) => serve.json,
             Self::Chat(chat) => chat.json,
             Self::Watch(watch) => watch.json,
+            Self::Doctor(doctor) => doctor.json,
             Self::Key(KeyCommand::Create(create)) => create.json,
             // Its output is one JSON object per line.
             Self::Proxy(_) => true,
@@ -241,6 +244,36 @@ pub struct WatchArguments {
     pub session: String,
 }
 
+const DOCTOR_EXAMPLES: &str = "\
+Each check is one line: ok, warning or FAILED, what was found, and what to do about it. What comes
+after a failure that leaves it no ground is not checked. The session that is opened for the checks
+is closed again; no model is asked. A key is never printed.
+
+Examples:
+  broca doctor                                           the service of broca serve --dev
+  broca doctor --url https://agents.example --key-file k another one
+  broca doctor --json                                    one JSON object per line
+
+Exit codes: 0 nothing failed, 1 something did, 2 wrong usage, 130 interrupted.";
+
+/// `broca doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub struct DoctorArguments {
+    /// Where the service is.
+    #[command(flatten)]
+    pub reach: ReachArguments,
+    /// Seconds that one step may take; a line of a stream that has not come by then is held back.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = step_seconds)]
+    pub timeout: u64,
+    /// Seconds that the clocks of the two sides may differ.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = whole)]
+    pub clock_skew: u64,
+    /// One JSON object per line, for programs.
+    #[arg(long)]
+    pub json: bool,
+}
+
 const PROXY_EXAMPLES: &str = "\
 Its first line of output tells where it listens. Then it takes commands, one JSON object per line
 of the standard input, and answers each with one line; docs/testing.md lists them:
@@ -299,6 +332,14 @@ fn command_of(typed: impl Iterator<Item = OsString>) -> String {
         words.push_str(command.get_name());
     }
     words
+}
+
+/// The longest time of one step of `broca doctor`.
+const MAX_STEP_SECONDS: u64 = 3_600;
+
+fn step_seconds(text: &str) -> Result<u64, &'static str> {
+    let number = positive(text).ok().filter(|number| *number <= MAX_STEP_SECONDS);
+    number.ok_or("it must be a whole number from 1 to 3600, such as 5")
 }
 
 #[cfg(test)]

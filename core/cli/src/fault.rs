@@ -110,6 +110,11 @@ impl Fault {
         }
     }
 
+    /// What went wrong, and what to do about it, which may be nothing.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        (&self.what, &self.cure)
+    }
+
     /// The line for the person, without a line end.
     #[must_use]
     pub fn line(&self) -> String {

@@ -8,6 +8,7 @@
 pub mod arguments;
 mod chat;
 mod consent;
+mod doctor;
 pub mod fault;
 mod input;
 mod interrupt;
@@ -63,6 +64,7 @@ fn run(command: Command) -> Result<(), Fault> {
             Command::Serve(serve) => serve::run(serve).await,
             Command::Chat(chat) => chat::run(chat).await,
             Command::Watch(watch) => watch::run(watch).await,
+            Command::Doctor(doctor) => doctor::run(doctor).await,
             Command::Key(KeyCommand::Create(create)) => key::create(create).await,
             Command::Proxy(proxy) => proxy::run(proxy).await,
             Command::Version => Ok(()),

@@ -153,6 +153,19 @@ impl Reach {
         purpose: Purpose,
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Fault> {
+        let (url, key) = Self::look(given, purpose, variable)?;
+        Ok(Self { url, key: key? })
+    }
+
+    /// The same for who can do something with the address alone: what is wrong with the key is told apart.
+    ///
+    /// # Errors
+    /// Wrong usage, when the address is none.
+    pub fn look(
+        given: &ReachArguments,
+        purpose: Purpose,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<(String, Result<Secret, Fault>), Fault> {
         let named = |names: [&'static str; 2]| {
             let found = names.into_iter().find_map(|name| Some((name, variable(name)?)));
             found.filter(|(_, value)| !value.is_empty())
@@ -163,39 +176,38 @@ impl Reach {
         if let Some((from, url)) = &url {
             check_address(url).map_err(|e| Fault::usage(format!("{from}: {}", e.message()), ""))?;
         }
+        let is_given = url.is_some();
         let url = url.map(|(_, url)| url);
+        let url = url.unwrap_or_else(|| dev_url(&variable));
         let key = match (&given.key, &given.key_file) {
-            (Some(key), _) => Some(Secret::new(key.as_str())),
-            (None, Some(file)) => Some(read_key(file).map_err(|fault| fault.told(file))?),
-            (None, None) => {
-                let key = set(["BROCA_CLIENT_KEY", "BAE_CLIENT_KEY"]).map(Secret::new);
-                key.map(|key| watching(key, purpose, &variable))
-            }
+            (Some(key), _) => Ok(Secret::new(key.as_str())),
+            (None, Some(file)) => read_key(file).map_err(|fault| fault.told(file)),
+            (None, None) => match set(["BROCA_CLIENT_KEY", "BAE_CLIENT_KEY"]).map(Secret::new) {
+                Some(key) => Ok(watching(key, purpose, &variable)),
+                None if is_given && !is_this_machine(&url) => Err(Fault::usage(
+                    "no key was given for a service on another machine",
+                    "pass --key-file FILE, or set BROCA_CLIENT_KEY",
+                )),
+                None => dev_key(purpose, &variable),
+            },
         };
-        match (url, key) {
-            (Some(url), Some(key)) => Ok(Self { url, key }),
-            (None, Some(key)) => Ok(Self { url: dev_url(&variable), key }),
-            (Some(url), None) if !is_this_machine(&url) => Err(Fault::usage(
-                "no key was given for a service on another machine",
-                "pass --key-file FILE, or set BROCA_CLIENT_KEY",
-            )),
-            (url, None) => {
-                let url = url.unwrap_or_else(|| dev_url(&variable));
-                let folder = StateFolder::find(&variable)?;
-                let kept = match purpose {
-                    Purpose::Drive => folder.kept_key(&folder.key_file())?,
-                    Purpose::Watch => folder.kept_key(&folder.watch_key_file())?,
-                };
-                let key = kept.ok_or_else(|| {
-                    Fault::usage(
-                        "no key was given and no development service has been started here",
-                        "start one with: broca serve --dev, or pass --key-file FILE",
-                    )
-                })?;
-                Ok(Self { url, key })
-            }
-        }
+        Ok((url, key))
     }
+}
+
+/// The key that the development service keeps in the state folder.
+fn dev_key(purpose: Purpose, variable: &impl Fn(&str) -> Option<String>) -> Result<Secret, Fault> {
+    let folder = StateFolder::find(variable)?;
+    let kept = match purpose {
+        Purpose::Drive => folder.kept_key(&folder.key_file())?,
+        Purpose::Watch => folder.kept_key(&folder.watch_key_file())?,
+    };
+    kept.ok_or_else(|| {
+        Fault::usage(
+            "no key was given and no development service has been started here",
+            "start one with: broca serve --dev, or pass --key-file FILE",
+        )
+    })
 }
 
 /// The environment may hold the driver's key of the development service, which is no key for watching.

@@ -110,6 +110,76 @@ fn split_authority(text: &str, default: u16) -> Option<(String, u16)> {
     (port != 0).then(|| (host.to_ascii_lowercase(), port))
 }
 
+/// The way that requests to a service take: to itself, or through a proxy. For programs that look at it, such as a check
+/// of the connection; an engine finds its own.
+#[derive(Debug, Clone)]
+pub struct Route {
+    address: Address,
+    proxy: Option<Proxy>,
+}
+
+impl Route {
+    /// The way to the service at `base_url` in this environment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the address or the proxy cannot be used.
+    pub fn find(base_url: &str, environment: &Environment) -> Result<Self, Error> {
+        let address = Address::parse(base_url)?;
+        let proxy = environment.proxy_for(&address)?;
+        Ok(Self { address, proxy })
+    }
+
+    /// The host and the port to connect to: the proxy's, if there is one.
+    #[must_use]
+    pub fn first_hop(&self) -> (&str, u16) {
+        let address = self.proxy.as_ref().map_or(&self.address, |proxy| &proxy.address);
+        (&address.host, address.port)
+    }
+
+    /// The name that TLS is spoken with; nothing for plain HTTP.
+    #[must_use]
+    pub fn tls_name(&self) -> Option<&str> {
+        self.address.tls.then_some(self.address.host.as_str())
+    }
+
+    /// The service, as `Host` wants it.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        self.address.authority()
+    }
+
+    /// The service as `CONNECT` wants it, where a tunnel through a proxy is needed.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<String> {
+        (self.address.tls && self.proxy.is_some()).then(|| self.address.authority_with_port())
+    }
+
+    /// The proxy for messages, without its password.
+    #[must_use]
+    pub fn proxy(&self) -> Option<String> {
+        self.proxy.as_ref().map(|proxy| proxy.address.display())
+    }
+
+    /// The value of `Proxy-Authorization`, for `CONNECT` and for requests that a proxy reads.
+    #[must_use]
+    pub fn proxy_authorization(&self) -> Option<&broca_proto::Secret> {
+        self.proxy.as_ref().and_then(|proxy| proxy.authorization.as_ref())
+    }
+
+    /// A path of the service, with the prefix of its address.
+    #[must_use]
+    pub fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.address.prefix)
+    }
+
+    /// The whole address of a path, where a proxy reads the request.
+    #[must_use]
+    pub fn absolute(&self, path: &str) -> Option<String> {
+        let is_read = self.proxy.is_some() && !self.address.tls;
+        is_read.then(|| format!("{}{path}", self.address.display()))
+    }
+}
+
 /// What the environment says about proxies. The rules are ours, the same in every language; the
 /// shell only hands the variables in.
 #[derive(Clone, Default)]

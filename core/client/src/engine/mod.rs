@@ -25,7 +25,7 @@ mod session;
 mod step;
 mod subscribe;
 
-pub use address::Environment;
+pub use address::{Environment, Route};
 pub use command::{Answer, Command, NOBODY_TO_ASK, NOBODY_TO_RUN, Trace};
 pub use config::Config;
 pub use effect::{

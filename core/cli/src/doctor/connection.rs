@@ -1,0 +1,163 @@
+//! One connection, step by step, so that each step can be told apart: to the service or its proxy, through a tunnel,
+//! with TLS, and one question in HTTP.
+
+use broca::Error;
+use broca::engine::{CloseReason, Route};
+use broca::http1::{Connection, Event, Http1Error, Limits, Request, Response, Target};
+use broca::tls::Connector;
+use broca::wire::{Found, ReadBuffer, Socket, Wire, close_reason};
+use bytes::BytesMut;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// As much of an answer is looked at.
+const MAX_BODY: usize = 64 * 1024;
+
+/// Why a connection is of no use.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Closed(CloseReason),
+    Http(Http1Error),
+    Tls(Error),
+    /// The proxy gave no tunnel but this status.
+    NoTunnel(u16),
+}
+
+/// What was answered; of a long body the beginning.
+pub(super) struct Answer {
+    pub(super) head: Response,
+    pub(super) body: Vec<u8>,
+}
+
+/// A connection that is open.
+pub(super) struct Line {
+    stream: TcpStream,
+    wire: Wire,
+    room: ReadBuffer,
+}
+
+impl Line {
+    /// Connects.
+    pub(super) async fn open(address: SocketAddr) -> Result<Self, CloseReason> {
+        let stream = TcpStream::connect(address).await.map_err(|e| close_reason(&e))?;
+        Ok(Self { stream, wire: Wire::new(), room: ReadBuffer::new() })
+    }
+
+    /// Has the proxy of the route connect to the service.
+    pub(super) async fn tunnel(&mut self, route: &Route, authority: &str) -> Result<(), Broken> {
+        let authorization =
+            route.proxy_authorization().map(|value| ("Proxy-Authorization", value.expose()));
+        let request = Request {
+            method: "CONNECT",
+            target: Target::Authority(authority),
+            host: authority,
+            headers: authorization.as_slice(),
+            body: b"",
+        };
+        let mut http = self.send(request)?;
+        match self.event(&mut http).await? {
+            Event::Head(head) if (200..300).contains(&head.status()) => Ok(()),
+            Event::Head(head) => Err(Broken::NoTunnel(head.status())),
+            _ => Err(Broken::Http(Http1Error::UnexpectedData)),
+        }
+    }
+
+    /// Speaks TLS from here on.
+    pub(super) async fn secure(&mut self, connector: &Connector, name: &str) -> Result<(), Broken> {
+        self.wire.start_tls(connector.connect(name).map_err(Broken::Tls)?);
+        while !self.wire.take_secured() {
+            self.wire.flush(&mut Direct(&self.stream));
+            match self.wire.read(&mut Direct(&self.stream), &mut self.room) {
+                Found::Closed(why) => return Err(Broken::Closed(why)),
+                Found::Blocked => self.ready().await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a path of the service, without a key.
+    pub(super) async fn ask(&mut self, route: &Route, path: &str) -> Result<Answer, Broken> {
+        let (own, absolute, host) = (route.path(path), route.absolute(path), route.authority());
+        let mut headers = vec![
+            ("Accept", "application/json"),
+            ("User-Agent", concat!("broca-cli/", env!("CARGO_PKG_VERSION"))),
+        ];
+        if let Some(value) = route.proxy_authorization().filter(|_| absolute.is_some()) {
+            headers.push(("Proxy-Authorization", value.expose()));
+        }
+        let target = absolute.as_deref().map_or(Target::Origin(&own), Target::Absolute);
+        let request = Request { method: "GET", target, host: &host, headers: &headers, body: b"" };
+        let mut http = self.send(request)?;
+        let Event::Head(head) = self.event(&mut http).await? else {
+            return Err(Broken::Http(Http1Error::UnexpectedData));
+        };
+        let mut body = Vec::new();
+        while let Event::Body(piece) = self.event(&mut http).await? {
+            body.extend_from_slice(&piece[..piece.len().min(MAX_BODY - body.len())]);
+            if body.len() == MAX_BODY {
+                break;
+            }
+        }
+        Ok(Answer { head, body })
+    }
+
+    /// Leaves in order.
+    pub(super) fn close(mut self) {
+        self.wire.finish(&mut Direct(&self.stream));
+    }
+
+    fn send(&mut self, request: Request<'_>) -> Result<Connection, Broken> {
+        let mut http = Connection::new(Limits::default());
+        let bytes = http.send(request).map_err(Broken::Http)?;
+        self.wire.push(bytes);
+        Ok(http)
+    }
+
+    /// The next event of an exchange.
+    async fn event(&mut self, http: &mut Connection) -> Result<Event, Broken> {
+        loop {
+            let written = self.wire.flush(&mut Direct(&self.stream));
+            http.written(written);
+            if let Some(event) = http.poll().map_err(Broken::Http)? {
+                return Ok(event);
+            }
+            match self.wire.read(&mut Direct(&self.stream), &mut self.room) {
+                Found::Data(bytes) => http.receive(bytes),
+                Found::Progress => {}
+                Found::Blocked => self.ready().await?,
+                Found::Closed(why) => {
+                    http.eof(why == CloseReason::Eof);
+                    return match http.poll() {
+                        Ok(Some(event)) => Ok(event),
+                        Ok(None) => Err(Broken::Closed(why)),
+                        Err(Http1Error::ClosedBeforeResponse) => Err(Broken::Closed(why)),
+                        Err(error) => Err(Broken::Http(error)),
+                    };
+                }
+            }
+        }
+    }
+
+    async fn ready(&self) -> Result<(), Broken> {
+        let writing = if self.wire.wants_write() { Interest::WRITABLE } else { Interest::READABLE };
+        let interest = Interest::READABLE.add(writing);
+        let ready = self.stream.ready(interest).await;
+        ready.map(drop).map_err(|e| Broken::Closed(close_reason(&e)))
+    }
+}
+
+/// What the socket does at once.
+struct Direct<'a>(&'a TcpStream);
+
+impl Socket for Direct<'_> {
+    fn read(&mut self, into: &mut BytesMut) -> io::Result<usize> {
+        self.0.try_read_buf(into)
+    }
+
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+}
