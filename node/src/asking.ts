@@ -5,7 +5,7 @@ import { BrocaError, InternalError, errorOf, type Retry } from "./errors";
 import { strictJson } from "./json";
 import { FailedAt, FinishedAt, Kind } from "./layout";
 import type { Reader, Shell } from "./shell";
-import { Event } from "./steps";
+import { Event } from "./event";
 
 /** What an operation came to. */
 export interface Answer {
@@ -13,6 +13,8 @@ export interface Answer {
   events: Event[];
   /** The outcome's value. */
   value: any;
+  /** The same as it came. */
+  json: string | undefined;
 }
 
 /** Runs an operation to its end. Aborted by the signal, it rejects with the signal's reason. */
@@ -57,9 +59,9 @@ class Asking implements Reader {
         const kind = batch.kind(at);
         if (kind === Kind.event) this.#events.push(new Event(batch, at));
         else if (kind === Kind.finished) {
-          const value = batch.maybe(at + FinishedAt.value);
+          const json = batch.maybe(at + FinishedAt.value);
           this.#settle();
-          this.#resolve({ events: this.#events, value: value === undefined ? undefined : JSON.parse(value) });
+          this.#resolve({ events: this.#events, value: json === undefined ? undefined : JSON.parse(json), json });
         } else if (kind === Kind.failed) {
           const error = failureOf(batch, at);
           this.#settle();

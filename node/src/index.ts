@@ -28,46 +28,25 @@ export type { ClientOptions } from "./options";
 export type { LogRecord } from "./shell";
 export { Turn, type Handlers, type SendOptions } from "./turn";
 export { History, Subscription, type HistoryOptions, type Page, type SubscribeOptions } from "./reading";
+export { tool, type NarrowRule, type Tool, type ToolContext, type ToolOptions } from "./tools";
+export type { ArgumentsOf, FromSchema, JsonSchema, StandardResult, StandardSchema } from "./schema";
+export type { OutputOptions } from "./output";
+export { SavedSession } from "./saved";
+export { Content, content, type ContentBlock, type Message } from "./content";
+export { Event } from "./event";
+export { Approval, ApprovalWithdrawn, ToolCall, ToolCancel, ToolSettled, type Decision, type ToolOutcome } from "./calls";
+export { Received, Sending, type Trace } from "./hooks";
+export { Done, Reply, type Spent, type Usage } from "./reply";
 export {
-  tool,
-  type ArgumentsOf,
-  type FromSchema,
-  type JsonSchema,
-  type NarrowRule,
-  type StandardResult,
-  type StandardSchema,
-  type Tool,
-  type ToolContext,
-  type ToolOptions,
-} from "./tools";
-export {
-  Approval,
-  ApprovalWithdrawn,
-  Content,
   DisplayReset,
-  Done,
-  Event,
   Gap,
   Notification,
   ReasoningDelta,
-  Received,
-  Reply,
-  Sending,
   Status,
   TextDelta,
-  ToolCall,
-  ToolCancel,
   ToolInputDelta,
-  ToolSettled,
   Warning,
-  content,
-  type ContentBlock,
-  type Decision,
-  type Message,
   type Step,
-  type ToolOutcome,
-  type Trace,
-  type Usage,
 } from "./steps";
 export {
   ApiError,

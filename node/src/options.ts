@@ -43,6 +43,8 @@ export interface ClientOptions {
   reachTimeoutMs?: number | undefined;
   /** Time for an answer to a cancel before the stream is dropped. Default 5 s. */
   cancelTimeoutMs?: number | undefined;
+  /** A turn that another program left and that still runs is given up after this time without an event. Default 5 min. */
+  resumeWaitMs?: number | undefined;
   /** Delay before the next address is tried beside the first. Default 250 ms. */
   eyeballsDelayMs?: number | undefined;
   /** A message is not sent on a connection that was idle for longer. Default 4 s. */
@@ -55,6 +57,21 @@ export interface ClientOptions {
   deltaBufferBytes?: number | undefined;
   /** Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB. */
   stepBufferBytes?: number | undefined;
+  /**
+   * How long a paused turn is held at most while its tools run or a person decides, where the service can; 0: pauses are not
+   * held, and what is open at the service's deadline has failed. Default 24 h.
+   */
+  holdMs?: number | undefined;
+  /** Messages that one turn may send, those that bring results included. A turn that needs more ends with a LoopLimitError. Default: no limit. */
+  turnRounds?: number | undefined;
+  /** Tokens that one turn may use, as far as providers count them. Default: no limit. */
+  turnTokens?: number | undefined;
+  /** Calls of tools that one turn may make. Default: no limit. */
+  turnToolCalls?: number | undefined;
+  /** The same for all turns of a session, those of programs that had it before included. */
+  sessionRounds?: number | undefined;
+  sessionTokens?: number | undefined;
+  sessionToolCalls?: number | undefined;
   /** Tools of one session that run at once. Default 16. */
   concurrentTools?: number | undefined;
   /** How long a paused turn waits for its results, where the service does not say. Default 120 s. */

@@ -2,10 +2,11 @@
 
 import { ask, unexpected } from "./asking";
 import type { Batch } from "./batch";
+import { Event } from "./event";
 import { strictJson } from "./json";
 import { GapAt, Kind } from "./layout";
 import type { Shell } from "./shell";
-import { Event, type Step } from "./steps";
+import type { Step } from "./steps";
 import { Stream } from "./stream";
 import { dropped, presentOther } from "./turn";
 

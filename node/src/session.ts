@@ -2,10 +2,15 @@
 
 import { inspect } from "node:util";
 import { ask, unexpected } from "./asking";
+import type { Message } from "./content";
+import { InvalidArgumentError } from "./errors";
 import { setupOf, withHooks, type ClientOptions } from "./options";
+import { Wanted, type OutputOptions } from "./output";
 import { History, Subscription, type HistoryOptions, type SubscribeOptions } from "./reading";
+import type { Reply } from "./reply";
+import { SavedSession } from "./saved";
+import type { ArgumentsOf, JsonSchema, StandardSchema } from "./schema";
 import { Shell, type Setup } from "./shell";
-import type { Message, Reply } from "./steps";
 import { ToolSet, type Tool } from "./tools";
 import { Turn, TurnCore, type Handlers, type SendOptions, type TurnSetup } from "./turn";
 
@@ -61,6 +66,16 @@ export class Client {
     return this.#start({ observe: sessionId }, options);
   }
 
+  /**
+   * Goes on with a session that a program of any language has saved: what {@link Session.save} gave, or its text. Tools that are
+   * given are declared; left out, those that were declared stay. A turn that was left open waits for {@link Session.resume}.
+   */
+  attach(saved: SavedSession | string, options: SessionOptions = {}): Promise<Session> {
+    const text = typeof saved === "object" && saved !== null && "expose" in saved ? saved.expose() : saved;
+    if (typeof text !== "string") return Promise.reject(new InvalidArgumentError("attach needs a saved session, or its text"));
+    return this.#start({ attach: text }, options);
+  }
+
   /** What the service is and can do. */
   async meta(options: RequestOptions = {}): Promise<Meta> {
     const shell = new Shell(this.#setup);
@@ -71,7 +86,7 @@ export class Client {
     }
   }
 
-  async #start(way: { open: null } | { join: string } | { observe: string }, options: SessionOptions): Promise<Session> {
+  async #start(way: { open: null } | { join: string } | { observe: string } | { attach: string }, options: SessionOptions): Promise<Session> {
     const { signal, onApproval, onSending, onReceived } = options;
     const tools = new ToolSet(options.tools ?? []);
     const hooked = onSending !== undefined || onReceived !== undefined;
@@ -81,7 +96,9 @@ export class Client {
         ? { open: { tools: tools.declared } }
         : "join" in way
           ? { join: { session_id: way.join, tools: tools.declared } }
-          : { observe: { session_id: way.observe } };
+          : "attach" in way
+            ? { attach: { saved: way.attach, tools: tools.declared } }
+            : { observe: { session_id: way.observe } };
     try {
       const { value } = await ask(shell, command, signal);
       return new Session(shell, value as Opened, tools, { onApproval, onSending, onReceived });
@@ -97,12 +114,15 @@ interface Opened {
   profile: unknown;
   features: string[];
   meta: object;
+  /** A turn that another program has left waits to be taken up. */
+  pending: boolean;
 }
 
 /** A session. */
 export class Session {
   readonly #shell: Shell;
   readonly #setup: TurnSetup;
+  #pending: boolean;
   /** The session's id. */
   readonly id: string;
   /** The profile as the service shows it. */
@@ -116,6 +136,7 @@ export class Session {
   constructor(shell: Shell, opened: Opened, tools: ToolSet, handlers: Handlers) {
     this.#shell = shell;
     this.#setup = { tools, handlers, turns: new Set() };
+    this.#pending = opened.pending;
     this.id = opened.session_id;
     this.profile = opened.profile;
     this.features = opened.features;
@@ -130,9 +151,36 @@ export class Session {
     return new Turn(this.#begin(message, options));
   }
 
-  /** Sends a message and drives the turn to its reply; see {@link Turn.reply}. */
-  ask(message: string | Message, options: SendOptions = {}): Promise<Reply> {
-    return this.#begin(message, options).reply();
+  /**
+   * Sends a message and drives the turn to its reply; see {@link Turn.reply}.
+   *
+   * With `output`, a JSON Schema or a Standard Schema validator, the model is told to answer with JSON that fits it, and the reply has
+   * the value as its `output`. An answer that does not fit is sent back once with what is wrong with it; see {@link OutputOptions}.
+   */
+  ask<const S extends JsonSchema | StandardSchema>(message: string | Message, options: OutputOptions<S>): Promise<Reply<ArgumentsOf<S>>>;
+  ask(message: string | Message, options?: SendOptions): Promise<Reply>;
+  ask(message: string | Message, options: SendOptions & Partial<OutputOptions<any>> = {}): Promise<Reply<any>> {
+    if (options.output === undefined) return this.#begin(message, options).reply();
+    return this.#askFor(message, options as OutputOptions<any>);
+  }
+
+  /**
+   * Takes up the turn that another program has left; undefined when none waits. It shows the events that were not taken there, and
+   * asks again for the results that are missing, with `mayHaveRun`. A message that is sent instead gives that turn up.
+   */
+  resume(options: SendOptions = {}): Turn | undefined {
+    if (!this.#pending) return undefined;
+    return new Turn(this.#turn({ resume: {} }, options));
+  }
+
+  /**
+   * Saves the session, at any time, also in the middle of a turn: {@link Client.attach} of another process or language goes on with
+   * it. What is saved holds the session's key and results of tools: keep it where keys are kept.
+   */
+  async save({ signal }: RequestOptions = {}): Promise<SavedSession> {
+    const { json } = await ask(this.#shell, { save: {} }, signal);
+    if (json === undefined) throw unexpected("saving the session");
+    return new SavedSession(this.id, json);
   }
 
   /** Watches the session. */
@@ -188,7 +236,28 @@ export class Session {
   }
 
   #begin(message: string | Message, options: SendOptions): TurnCore {
-    return new TurnCore(this.#shell, { ...this.#setup, turns: this.#setup.turns }, message, options);
+    return this.#turn({ send: { message } }, options);
+  }
+
+  #turn(command: { send: { message: string | Message } } | { resume: object }, options: SendOptions): TurnCore {
+    const core = new TurnCore(this.#shell, { ...this.#setup, turns: this.#setup.turns }, command, options);
+    if (!core.isOver) this.#pending = false;
+    return core;
+  }
+
+  async #askFor(message: string | Message, options: OutputOptions<any>): Promise<Reply<unknown>> {
+    const wanted = new Wanted(options);
+    let asking = wanted.told(message);
+    let before: Reply | undefined;
+    for (let repairs = wanted.repairs; ; repairs--) {
+      const last = await this.#begin(asking, options).reply();
+      const reply = before === undefined ? last : last.after(before);
+      const looked = await wanted.look(reply.text);
+      if (looked.faults === undefined) return reply.withOutput(looked.value);
+      if (repairs === 0) throw wanted.unfit(looked.faults.length);
+      asking = wanted.repair(looked.faults);
+      before = reply;
+    }
   }
 }
 

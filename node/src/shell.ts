@@ -13,7 +13,8 @@ import { thrown } from "./errors";
 import { ABSENT, BusyAt, CloseAt, ConnectAt, Kind, LogAt, LogDroppedAt, PauseReadAt, ReadyAt, ResolveAt, ResumeReadAt, StartTlsAt, TimerAt, WriteAt } from "./layout";
 import { calling, native, type Engine } from "./native";
 import { Connection, type CloseReason, type Ears } from "./socket";
-import type { Answers, Trace } from "./steps";
+import type { Answers } from "./calls";
+import type { Trace } from "./hooks";
 
 /** Somebody who takes the steps of one operation. */
 export interface Reader {

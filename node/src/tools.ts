@@ -4,65 +4,12 @@
  * Whatever happens, a call gets exactly one answer: what the function returns, or the text of what it threw.
  */
 
-import { BrocaError, InvalidArgumentError } from "./errors";
-import { completion, type Answers } from "./steps";
-
-/** A JSON Schema of an object. */
-export interface JsonSchema {
-  readonly type?: unknown;
-  readonly properties?: { readonly [name: string]: unknown };
-  readonly required?: readonly string[];
-  readonly [keyword: string]: unknown;
-}
-
-/** What a Standard Schema validator (zod, valibot, arktype …) looks like: https://standardschema.dev */
-export interface StandardSchema<Input = unknown, Output = Input> {
-  readonly "~standard": {
-    readonly version: 1;
-    readonly vendor: string;
-    readonly validate: (value: unknown, ...more: any[]) => StandardResult<Output> | Promise<StandardResult<Output>>;
-    readonly types?: { readonly input: Input; readonly output: Output } | undefined;
-    /** Newer validators also write their JSON Schema. */
-    readonly jsonSchema?: { readonly input: (options: any) => Record<string, unknown> } | undefined;
-  };
-}
-
-/** What a validation comes to. */
-export type StandardResult<Output> =
-  | { readonly value: Output; readonly issues?: undefined }
-  | { readonly issues: readonly { readonly message: string; readonly path?: readonly unknown[] | undefined }[] };
-
-/** The type that a literal JSON Schema describes; `any` for keywords that types cannot follow. */
-export type FromSchema<S> = S extends { readonly const: infer C }
-  ? C
-  : S extends { readonly enum: readonly (infer E)[] }
-    ? E
-    : S extends { readonly type: "string" }
-      ? string
-      : S extends { readonly type: "number" | "integer" }
-        ? number
-        : S extends { readonly type: "boolean" }
-          ? boolean
-          : S extends { readonly type: "null" }
-            ? null
-            : S extends { readonly type: "array"; readonly items: infer I }
-              ? FromSchema<I>[]
-              : S extends { readonly type: "object"; readonly properties: infer P }
-                ? Flat<
-                    { -readonly [K in keyof P as K extends Required<S> ? K : never]: FromSchema<P[K]> } & {
-                      -readonly [K in keyof P as K extends Required<S> ? never : K]?: FromSchema<P[K]>;
-                    }
-                  >
-                : S extends { readonly type: "object" }
-                  ? Record<string, any>
-                  : any;
-
-type Required<S> = S extends { readonly required: readonly (infer R)[] } ? R : never;
-type Flat<T> = { [K in keyof T]: T[K] };
-
-/** The arguments that a tool of this input takes. */
-export type ArgumentsOf<S> =
-  S extends { readonly "~standard": { readonly types?: { readonly output: infer O } | undefined } } ? O : FromSchema<S>;
+import type { Batch } from "./batch";
+import type { Answers } from "./calls";
+import { completion } from "./content";
+import { InvalidArgumentError } from "./errors";
+import { ToolCallAt } from "./layout";
+import { isValidator, validate, written, type ArgumentsOf, type JsonSchema, type StandardSchema } from "./schema";
 
 /** How an approval may narrow the arguments at a JSON pointer. */
 export type NarrowRule = "remove_elements" | "at_most" | "at_least" | "path_within" | "one_of_prefix";
@@ -73,6 +20,8 @@ export interface ToolContext {
   readonly signal: AbortSignal;
   /** The same for every attempt at this call, in every process: hand it to whatever must not happen twice. */
   readonly idempotencyKey: string;
+  /** A program that had the session before may have run this call already, and nothing says how far it came. */
+  readonly mayHaveRun: boolean;
   /** The call's id in the conversation. */
   readonly toolUseId: string;
   /** The arguments exactly as the model wrote them. */
@@ -119,7 +68,7 @@ export interface Tool {
 export function tool<const S extends JsonSchema | StandardSchema = { readonly type: "object" }>(options: ToolOptions<S>): Tool {
   const { name, description, input, sequential, timeoutMs, approval, narrow, run } = options;
   const validator = isValidator(input) ? input : undefined;
-  const inputSchema = options.inputSchema ?? (validator === undefined ? (input as JsonSchema | undefined) : written(name, validator)) ?? NO_ARGUMENTS;
+  const inputSchema = options.inputSchema ?? (validator === undefined ? (input as JsonSchema | undefined) : written(validator, `the tool "${name}"`, "inputSchema")) ?? NO_ARGUMENTS;
   if (typeof inputSchema !== "object" || ("type" in inputSchema && inputSchema.type !== "object")) {
     throw new InvalidArgumentError(`the tool "${name}": its arguments must be an object; give a JSON Schema of type "object"`);
   }
@@ -167,17 +116,19 @@ export class ToolSet {
 export class Running implements ToolContext {
   readonly toolUseId: string;
   readonly idempotencyKey: string;
+  readonly mayHaveRun: boolean;
   readonly inputJson: string;
   readonly #call: number;
   readonly #answers: Answers;
   #stopped = false;
   #controller: AbortController | undefined;
 
-  constructor(call: number, toolUseId: string, idempotencyKey: string, inputJson: string, answers: Answers) {
-    this.#call = call;
-    this.toolUseId = toolUseId;
-    this.idempotencyKey = idempotencyKey;
-    this.inputJson = inputJson;
+  constructor(batch: Batch, at: number, answers: Answers) {
+    this.#call = batch.number(at + ToolCallAt.call) ?? 0;
+    this.toolUseId = batch.slice(at + ToolCallAt.tool_use_id);
+    this.idempotencyKey = batch.slice(at + ToolCallAt.idempotency_key);
+    this.mayHaveRun = batch.word(at + ToolCallAt.may_have_run) === 1;
+    this.inputJson = batch.slice(at + ToolCallAt.input);
     this.#answers = answers;
   }
 
@@ -232,31 +183,7 @@ export function failureText(error: unknown): string {
 class Misfit extends Error {}
 
 async function validated(validator: StandardSchema, args: unknown): Promise<unknown> {
-  const result = await validator["~standard"].validate(args);
-  if (result.issues === undefined) return result.value;
-  const issues = result.issues.map(({ message, path }) => {
-    const place = (path ?? []).map((part) => String(typeof part === "object" && part !== null && "key" in part ? part.key : part));
-    return place.length === 0 ? message : `at \`${place.join(".")}\`: ${message}`;
-  });
-  throw new Misfit(`the arguments do not fit: ${issues.join("; ")}`);
-}
-
-function isValidator(input: JsonSchema | StandardSchema | undefined): input is StandardSchema {
-  return (typeof input === "object" || typeof input === "function") && input !== null && "~standard" in input;
-}
-
-/** The JSON Schema that a validator writes. */
-function written(name: string, validator: StandardSchema): JsonSchema {
-  const { jsonSchema, vendor } = validator["~standard"];
-  if (jsonSchema === undefined) {
-    throw new InvalidArgumentError(
-      `the tool "${name}": this version of ${vendor} cannot write a JSON Schema of its validator; give one as inputSchema beside it`,
-    );
-  }
-  try {
-    return jsonSchema.input({ target: "draft-2020-12" }) as JsonSchema;
-  } catch (cause) {
-    if (cause instanceof BrocaError) throw cause;
-    throw new InvalidArgumentError(`the tool "${name}": ${vendor} cannot write a JSON Schema of its validator; give one as inputSchema beside it`, { cause });
-  }
+  const result = await validate(validator, args);
+  if (result.faults === undefined) return result.value;
+  throw new Misfit(`the arguments do not fit: ${result.faults.join("; ")}`);
 }

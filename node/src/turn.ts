@@ -2,14 +2,16 @@
 
 import { AsyncResource } from "node:async_hooks";
 import type { Batch } from "./batch";
+import { Approval, ApprovalWithdrawn, ToolCall, ToolCancel, ToolSettled, toolNameOf, type Decision } from "./calls";
+import type { Message } from "./content";
 import { InternalError } from "./errors";
+import { Event } from "./event";
+import { Received, Sending, type Trace } from "./hooks";
 import { strictJson } from "./json";
 import { ApprovalAt, ApprovalWithdrawnAt, Kind, SendingAt, ToolCallAt, ToolCancelAt } from "./layout";
+import { Done, Reply } from "./reply";
 import type { Shell } from "./shell";
-import {
-  Approval, ApprovalWithdrawn, Done, Event, Gap, Notification, Received, Reply, Sending, Status, ToolCall, ToolCancel,
-  ToolSettled, Warning, deltaOf, toolNameOf, type Decision, type Message, type Step, type Trace,
-} from "./steps";
+import { Gap, Notification, Status, Warning, deltaOf, type Step } from "./steps";
 import { Stream } from "./stream";
 import { Running, failureText, type ToolSet } from "./tools";
 
@@ -131,13 +133,14 @@ export class TurnCore extends Stream {
   #unattended = false;
   protected readonly readsAhead = true;
 
-  constructor(shell: Shell, setup: TurnSetup, message: string | Message, options: SendOptions) {
+  /** Begins with a command: a message, or the turn that another program left. */
+  constructor(shell: Shell, setup: TurnSetup, command: { send: { message: string | Message } } | { resume: object }, options: SendOptions) {
     super(shell);
     this.#setup = setup;
     const { onApproval, onSending, onReceived } = setup.handlers;
     const runsCode = !setup.tools.isEmpty || (onApproval ?? onSending ?? onReceived) !== undefined;
     this.#scope = runsCode ? new AsyncResource("BrocaTurn") : undefined;
-    this.begin(options.signal, (reader) => shell.command(strictJson({ send: { message } }, "the message"), reader, options.trace));
+    this.begin(options.signal, (reader) => shell.command(strictJson(command, "the message"), reader, options.trace));
     if (!this.isOver) setup.turns.add(this);
   }
 
@@ -207,7 +210,7 @@ export class TurnCore extends Stream {
         // Its handler answers.
         return this.#setup.handlers.onSending === undefined ? new Sending(batch, at, this.shell) : undefined;
       case Kind.done:
-        this.#reply = new Reply(batch, at);
+        this.#reply = new Reply(batch, at, undefined);
         return new Done(this.#reply);
       default:
         return presentOther(batch, at);
@@ -230,7 +233,7 @@ export class TurnCore extends Stream {
         this.shell.answer(batch.number(at + SendingAt.call) ?? 0, "send", null);
         break;
       case Kind.done:
-        this.#reply = new Reply(batch, at);
+        this.#reply = new Reply(batch, at, undefined);
         break;
       default:
     }
@@ -250,8 +253,7 @@ export class TurnCore extends Stream {
     this.#names.set(call, toolUseId);
     const tool = this.isLeft ? undefined : this.#setup.tools.runnable(toolNameOf(batch, at));
     if (tool === undefined) return;
-    const key = batch.slice(at + ToolCallAt.idempotency_key);
-    const running = new Running(call, toolUseId, key, batch.slice(at + ToolCallAt.input), this.shell);
+    const running = new Running(batch, at, this.shell);
     this.#running.set(call, running);
     this.#inScope(() => void running.run(tool).then(() => this.#running.delete(call)));
   }

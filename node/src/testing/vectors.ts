@@ -10,16 +10,17 @@
 import { readSync, writeSync } from "node:fs";
 import { failureOf } from "../asking.js";
 import { Batch } from "../batch.js";
+import { Approval, ApprovalWithdrawn, ToolCall, ToolCancel, ToolSettled, type Answers } from "../calls.js";
 import { BrocaError } from "../errors.js";
+import { Event } from "../event.js";
+import { Received, Sending, type Trace } from "../hooks.js";
 import {
   ABSENT, ApprovalWithdrawnAt, BusyAt, CloseAt, ConnectAt, FinishedAt, Kind, ReadyAt, ResolveAt, SendingAt, StartTlsAt,
   TimerAt, ToolCancelAt, WriteAt,
 } from "../layout.js";
 import { calling, native, type Engine } from "../native.js";
-import {
-  Approval, ApprovalWithdrawn, DisplayReset, Done, Event, Gap, Notification, ReasoningDelta, Received, Reply, Sending,
-  Status, TextDelta, ToolCall, ToolCancel, ToolInputDelta, ToolSettled, Warning, type Answers, type Step, type Trace,
-} from "../steps.js";
+import { Done, Reply } from "../reply.js";
+import { DisplayReset, Gap, Notification, ReasoningDelta, Status, TextDelta, ToolInputDelta, Warning, type Step } from "../steps.js";
 import { presentOther } from "../turn.js";
 import { ChatStream } from "./chat.js";
 
@@ -251,7 +252,7 @@ class Child implements Answers {
       case Kind.approval_withdrawn:
         return new ApprovalWithdrawn(this.#names.get(batch.number(at + ApprovalWithdrawnAt.call) ?? 0));
       case Kind.done:
-        return new Done(new Reply(batch, at));
+        return new Done(new Reply(batch, at, undefined));
       default:
         return presentOther(batch, at) ?? missing();
     }
