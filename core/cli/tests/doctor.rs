@@ -7,7 +7,12 @@ mod command;
 use command::{Ended, Service, Talk, answering, broca, run};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{Read, Write};
 use std::process::Stdio;
+use std::sync::Arc;
+
+const PAGE: &[u8] =
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>";
 
 /// What a check said: its level, what was found and the cure.
 fn said(ended: &Ended, check: &str) -> (String, String, String) {
@@ -97,9 +102,7 @@ fn what_is_wrong_with_a_key_is_told_without_the_key() {
 fn nobody_who_listens_another_protocol_and_a_page_are_told_apart() {
     let state = tempfile::tempdir().unwrap();
     let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let page = answering(
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>",
-    );
+    let page = answering(PAGE);
     let other = answering(b"SSH-2.0-something\r\n");
     let json = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}");
     let secure = answering(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
@@ -167,6 +170,58 @@ fn a_service_with_another_time_and_without_features_is_warned_of() {
     assert_eq!(failed(&ended).0, "session");
 }
 
+/// A page behind TLS whose certificate is for localhost, signed by nobody but itself; its port and the certificate.
+fn behind_tls() -> (u16, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, socket.unwrap());
+            // A client that trusts nobody goes away.
+            if stream.read(&mut [0; 4096]).is_ok() {
+                stream.write_all(PAGE).unwrap();
+                stream.conn.send_close_notify();
+                stream.flush().unwrap();
+            }
+        }
+    });
+    (port, made.cert.pem())
+}
+
+#[test]
+fn a_certificate_is_trusted_or_not_for_a_reason() {
+    let (port, pem) = behind_tls();
+    let state = tempfile::tempdir().unwrap();
+    let roots = state.path().join("roots.pem");
+    fs::write(&roots, pem).unwrap();
+    let (_, other) = behind_tls();
+    let others = state.path().join("others.pem");
+    fs::write(&others, other).unwrap();
+    for (host, trusted, check, part, cure) in [
+        ("localhost", &others, "tls", "the certificate is not trusted", "SSL_CERT_FILE"),
+        ("127.0.0.1", &roots, "tls", "for another host", "use the name"),
+        ("localhost", &roots, "service", "an HTML page", ""),
+    ] {
+        let url = format!("https://{host}:{port}");
+        let mut doctor = broca(state.path());
+        doctor.args(["doctor", "--json", "--url", &url, "--key", "bae_x"]);
+        let ended = run(doctor.env("SSL_CERT_FILE", trusted));
+        let (at, found, told) = failed(&ended);
+        assert!(at == check && found.contains(part) && told.contains(cure), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_proxy_of_the_environment_is_named_without_its_password() {
     let service = Service::start(&[]);
@@ -192,4 +247,19 @@ fn wrong_usage_is_no_failed_check() {
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
         assert!(ended.error_line().len() > 10);
     }
+}
+
+#[test]
+fn an_interrupt_ends_the_checks() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let state = tempfile::tempdir().unwrap();
+    let mut doctor = broca(state.path());
+    doctor.args(["doctor", "--url", &url, "--key", "bae_x", "--timeout", "3600"]);
+    let mut doctor = Talk::begin(&mut doctor);
+    doctor.line(|line| line.starts_with("ok       connection"));
+    doctor.interrupt();
+    let ended = doctor.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(ended.error_line().contains("before the checks were done"));
 }

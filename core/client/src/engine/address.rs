@@ -462,4 +462,26 @@ mod tests {
         assert_eq!(base64(b"ab"), "YWI=");
         assert_eq!(base64(b"abc"), "YWJj");
     }
+
+    #[test]
+    fn a_route_goes_by_its_proxy_and_tells_no_password() {
+        let variable = |name: &str| {
+            name.ends_with("_proxy").then(|| "http://me:hidden@proxy.test:3128".to_owned())
+        };
+        let environment =
+            Environment::from_vars(|name| variable(name).filter(|_| name != "no_proxy"));
+        let plain = Route::find("http://service.test/base", &environment).unwrap();
+        assert_eq!(plain.first_hop(), ("proxy.test", 3128));
+        assert_eq!(plain.absolute("/x").as_deref(), Some("http://service.test/base/x"));
+        assert_eq!((plain.tls_name(), plain.tunnel()), (None, None));
+        let secure = Route::find("https://service.test", &environment).unwrap();
+        assert_eq!(secure.tunnel().as_deref(), Some("service.test:443"));
+        assert_eq!((secure.tls_name(), secure.absolute("/x")), (Some("service.test"), None));
+        assert_eq!(secure.proxy().as_deref(), Some("http://proxy.test:3128"));
+        assert!(secure.proxy_authorization().is_some());
+        assert!(!format!("{secure:?}").contains("hidden"));
+        let direct = Route::find("http://127.0.0.1:8080/base", &environment).unwrap();
+        assert_eq!(direct.first_hop(), ("127.0.0.1", 8080));
+        assert_eq!((direct.proxy(), direct.path("/x")), (None, "/base/x".to_owned()));
+    }
 }
