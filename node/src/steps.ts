@@ -159,8 +159,8 @@ export class Gap extends Shown {
 }
 
 /**
- * Where the operation stands: `queued`, `sent`, `connected`, or `reconnecting` with the delay in milliseconds until the next
- * try, the kind of error that ended the stream before, and why.
+ * Where the operation stands: `queued`, with its place as `why` where the service tells it; `sent`; `connected`; or
+ * `reconnecting` with the delay in milliseconds until the next try, the kind of error that ended the stream before, and why.
  */
 export class Status extends Shown {
   get kind(): "status" {

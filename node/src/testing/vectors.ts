@@ -75,20 +75,25 @@ function said(step: Step): string {
     return say("gap", { lost, count: step.count, limit: step.limit, cursor: step.cursor, after: step.after });
   }
   if (step instanceof ToolCall || step instanceof Approval) {
-    const { call, toolUseId, name, inputJson, idempotencyKey } = step;
-    return say(step.kind, { call, tool_use_id: toolUseId, name, input: inputJson, idempotency_key: idempotencyKey });
+    const { call, toolUseId, name, inputJson, idempotencyKey, mayHaveRun } = step;
+    return say(step.kind, { call, tool_use_id: toolUseId, name, input: inputJson, idempotency_key: idempotencyKey, may_have_run: mayHaveRun });
   }
   if (step instanceof ToolCancel || step instanceof ApprovalWithdrawn) return say(step.kind, { tool_use_id: step.toolUseId });
-  if (step instanceof ToolSettled) return say("tool_settled", { tool_use_id: step.toolUseId, outcome: step.outcome });
+  if (step instanceof ToolSettled) return say("tool_settled", { tool_use_id: step.toolUseId, outcome: step.outcome, name: step.name });
   if (step instanceof Status) {
     return say("status", { state: step.state, delay_ms: step.delayMs, error_kind: step.errorKind, why: step.why });
   }
   if (step instanceof Warning) return say("warning", { class: step.category, message: step.message });
   if (step instanceof Received) return say("received", { round: step.round, message: step.messageJson });
   if (step instanceof Done) {
-    const { text, messageJson, usage, rounds, events } = step.reply;
+    const { text, messageJson, usage, rounds, events, toolCalls, session } = step.reply;
     const counted = usage === undefined ? undefined : JSON.stringify({ input_tokens: usage.inputTokens, output_tokens: usage.outputTokens });
-    return say("done", { text, message: messageJson, usage: counted, rounds, events: `[${events.map((e) => e.json).join(",")}]` });
+    const { inputTokens, outputTokens } = session;
+    const spent = { rounds: session.rounds, input_tokens: inputTokens, output_tokens: outputTokens, tool_calls: session.toolCalls };
+    return say("done", {
+      text, message: messageJson, usage: counted, rounds, events: `[${events.map((e) => e.json).join(",")}]`,
+      tool_calls: toolCalls, session: JSON.stringify(spent),
+    });
   }
   throw new Error(`there is no line for a step of kind ${(step as Step).kind}`);
 }
