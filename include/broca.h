@@ -96,7 +96,7 @@
 
 /**
  * Run this tool, then answer with `broca_call_complete` or `broca_call_fail`: `name`, `input`, `call`, `tool_use_id`,
- * `idempotency_key`. Calls that may run at the same time come together.
+ * `idempotency_key`, `may_have_run`. Calls that may run at the same time come together.
  */
 #define BROCA_STEP_TOOL_CALL 5
 
@@ -106,7 +106,7 @@
 #define BROCA_STEP_TOOL_CANCEL 6
 
 /**
- * A call has its one result: `tool_use_id`, `outcome`.
+ * A call has its one result: `tool_use_id`, `name`, `outcome`.
  */
 #define BROCA_STEP_TOOL_SETTLED 7
 
@@ -122,7 +122,7 @@
 #define BROCA_STEP_APPROVAL_WITHDRAWN 9
 
 /**
- * Where the operation stands: `state`, and for `reconnecting` also `delay_ms`, `error_kind`, `why`.
+ * Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps `why`.
  */
 #define BROCA_STEP_STATUS 10
 
@@ -143,7 +143,7 @@
 #define BROCA_STEP_RECEIVED 13
 
 /**
- * The turn is done: `text`, `message`, `usage`, `rounds`, `events`.
+ * The turn is done: `text`, `message`, `usage`, `rounds`, `tool_calls`, `session_spent`, `events`.
  */
 #define BROCA_STEP_DONE 14
 
@@ -236,6 +236,12 @@ typedef struct broca_options broca_options;
  * A request under way: opening a session, reading a page, closing.
  */
 typedef struct broca_request broca_request;
+
+/**
+ * A session as a text that outlives its program. The text is a secret: it holds the key of the session and results of tools. Its
+ * memory is overwritten when it is freed.
+ */
+typedef struct broca_saved broca_saved;
 
 /**
  * A session, as a program holds it.
@@ -812,8 +818,8 @@ broca_status broca_client_next_log(broca_client *client,
 void broca_client_free(broca_client *client);
 
 /**
- * Makes a session that is not open yet: for programs with an event loop, which open it with `broca_session_start_open`, `_join`
- * or `_observe`. The others use `broca_client_open` and its like.
+ * Makes a session that is not open yet: for programs with an event loop, which open it with `broca_session_start_open`, `_join`,
+ * `_observe` or `_attach`. The others use `broca_client_open` and its like.
  *
  * Ownership: returns `session` owned: free it with `broca_session_free`. Borrows `client`.
  * Threads: any.
@@ -1061,6 +1067,78 @@ broca_bytes broca_session_meta(broca_session *session);
  * Threads: any.
  */
 void broca_session_free(broca_session *session);
+
+/**
+ * Saves the session, so that another program can go on with it (`broca_client_attach`), in this language or another: at any
+ * time, also in the middle of a turn, whose finished results are kept. Nothing is waited for, in either style, and the session goes on.
+ * A session that is only observed cannot be saved.
+ *
+ * Ownership: returns `saved` owned: free it with `broca_saved_free`. Borrows `session`.
+ * Threads: any.
+ */
+broca_status broca_session_save(broca_session *session,
+                                broca_saved **saved,
+                                broca_error **err);
+
+/**
+ * The text of a saved session: JSON, the same in every language (docs/attach.md). Keep it as keys are kept, such as in a file that
+ * nobody else may read, and never log it.
+ *
+ * Ownership: returns borrowed from `saved` until it is freed.
+ * Threads: any.
+ */
+broca_bytes broca_saved_text(const broca_saved *saved);
+
+/**
+ * Frees a saved session and overwrites its memory. NULL is fine.
+ *
+ * Ownership: takes `saved`.
+ * Threads: any, but not while another uses it.
+ */
+void broca_saved_free(broca_saved *saved);
+
+/**
+ * Goes on with a session that another program has saved, and waits until that is done: registers again, declares the tools that
+ * are brought here (without any, those of before stay) and reads the log. `saved` is what `broca_saved_text` gave, or another
+ * language's `save`. Then `broca_session_resume` takes up the turn that was left, if there is one. See to it that the
+ * program before is gone.
+ *
+ * Ownership: returns `session` owned: free it with `broca_session_free`. Borrows `client` and the tools; copies `saved`.
+ * Threads: any.
+ */
+broca_status broca_client_attach(broca_client *client,
+                                 const char *saved,
+                                 size_t saved_len,
+                                 const broca_tool *const *tools,
+                                 size_t tool_count,
+                                 broca_session **session,
+                                 broca_error **err);
+
+/**
+ * Begins to go on with a session that another program has saved; see `broca_client_attach`.
+ *
+ * Ownership: returns `request` owned: free it with `broca_request_free`. Borrows `session` and the tools; copies `saved`.
+ * Threads: any.
+ */
+broca_status broca_session_start_attach(broca_session *session,
+                                        const char *saved,
+                                        size_t saved_len,
+                                        const broca_tool *const *tools,
+                                        size_t tool_count,
+                                        broca_request **request,
+                                        broca_error **err);
+
+/**
+ * Takes up the turn that the program before this one has left: it brings the events that were missed, asks again for what is
+ * still open (`broca_step_may_have_run`) and ends like any other turn. Nothing is waited for. `turn` is NULL when no turn waits,
+ * or it was taken up already. A message that is sent instead gives that turn up.
+ *
+ * Ownership: returns `turn` owned: free it with `broca_turn_free`. Borrows `session`.
+ * Threads: any.
+ */
+broca_status broca_session_resume(broca_session *session,
+                                  broca_turn **turn,
+                                  broca_error **err);
 
 /**
  * The next step, waiting at most `timeout_ms` milliseconds for it (negative: as long as it takes; 0: not at all). `step` is NULL
@@ -1451,6 +1529,15 @@ broca_bytes broca_step_input(const broca_step *step);
 broca_bytes broca_step_idempotency_key(const broca_step *step);
 
 /**
+ * Whether the program that had the session before may have run this call, or been asked to allow it, and nobody knows how far it
+ * came: 1 or 0. Only in a turn that was taken up with `broca_session_resume`.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+int32_t broca_step_may_have_run(const broca_step *step);
+
+/**
  * What became of a call (`done`, `failed`, `not_started`, `interrupted_may_have_run`, `timed_out_may_have_run`) or of an
  * operation that finished (`opened`, `replied`, `ended`, `page`, `participants`, `meta`, `updated`, `closed`).
  *
@@ -1500,7 +1587,7 @@ uint64_t broca_step_delay_ms(const broca_step *step);
 broca_bytes broca_step_error_kind(const broca_step *step);
 
 /**
- * Why the stream ended before, in words.
+ * Why the stream ended before, or which place a message has in the service's queue, in words.
  *
  * Ownership: returns borrowed from `step` until it is freed.
  * Threads: any.
@@ -1538,6 +1625,23 @@ uint32_t broca_step_rounds(const broca_step *step);
  * Threads: any.
  */
 broca_bytes broca_step_usage(const broca_step *step);
+
+/**
+ * How many calls of tools a turn made that is done.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+uint32_t broca_step_tool_calls(const broca_step *step);
+
+/**
+ * What all turns of the session have spent when a turn is done, those of programs that had it before included:
+ * `{"rounds", "input_tokens", "output_tokens", "tool_calls"}` as JSON.
+ *
+ * Ownership: returns borrowed from `step` until it is freed.
+ * Threads: any.
+ */
+broca_bytes broca_step_session_spent(const broca_step *step);
 
 /**
  * The events of a turn that is done, as a JSON array.

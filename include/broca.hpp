@@ -142,10 +142,14 @@ class step {
     std::uint64_t call() const noexcept { return broca_step_call(get()); }
     std::string_view tool_use_id() const noexcept { return view(broca_step_tool_use_id(get())); }
     std::string_view idempotency_key() const noexcept { return view(broca_step_idempotency_key(get())); }
+    bool may_have_run() const noexcept { return broca_step_may_have_run(get()) != 0; }
     std::string_view outcome() const noexcept { return view(broca_step_outcome(get())); }
     std::string_view value() const noexcept { return view(broca_step_value(get())); }
     std::string_view message() const noexcept { return view(broca_step_message(get())); }
     std::uint32_t rounds() const noexcept { return broca_step_rounds(get()); }
+    std::uint32_t tool_calls() const noexcept { return broca_step_tool_calls(get()); }
+    std::string_view usage() const noexcept { return view(broca_step_usage(get())); }
+    std::string_view session_spent() const noexcept { return view(broca_step_session_spent(get())); }
 
     broca::error complete(std::string_view json) const {
         return detail::run([&](broca_error **err) {
@@ -212,6 +216,9 @@ class stepwise {
 
     explicit stepwise(owner object) noexcept : object_(std::move(object)) {}
 
+    /* False when there is nothing under way, such as no turn to take up. */
+    explicit operator bool() const noexcept { return object_ != nullptr; }
+
     /* The next step; an empty one when none came within the time (negative: as long as it takes) or nothing follows. */
     result<step> next(std::int64_t timeout_ms = -1) {
         return detail::make<step>(
@@ -222,7 +229,7 @@ class stepwise {
     }
     bool is_over() const noexcept { return IsOver(get()) != 0; }
 
-    iterator begin() { return iterator(this); }
+    iterator begin() { return iterator(*this ? this : nullptr); }
     iterator end() noexcept { return iterator(nullptr); }
     /* What ended the last range, if it was an error. */
     const broca::error &error() const noexcept { return error_; }
@@ -306,6 +313,20 @@ class tool {
     owner object_;
 };
 
+/* A session as a text that outlives its program: a secret, whose memory is overwritten when it goes. */
+class saved {
+  public:
+    using owner = detail::owner<broca_saved, broca_saved_free>;
+
+    explicit saved(owner object) noexcept : object_(std::move(object)) {}
+
+    std::string_view text() const noexcept { return view(broca_saved_text(get())); }
+    const broca_saved *get() const noexcept { return object_.get(); }
+
+  private:
+    owner object_;
+};
+
 class session {
   public:
     using owner = detail::owner<broca_session, broca_session_free>;
@@ -322,6 +343,15 @@ class session {
         return detail::make<step>([&](broca_step **to, broca_error **err) {
             return broca_session_ask(get(), text.data(), text.size(), nullptr, nullptr, to, err);
         });
+    }
+    /* At any time, also in the middle of a turn; waits for nothing. */
+    result<saved> save() {
+        return detail::make<saved>(
+            [&](broca_saved **to, broca_error **err) { return broca_session_save(get(), to, err); });
+    }
+    /* The turn that the program before this one has left; false when none waits. */
+    result<turn> resume() {
+        return detail::make<turn>([&](broca_turn **to, broca_error **err) { return broca_session_resume(get(), to, err); });
     }
     result<subscription> subscribe() {
         return detail::make<subscription>(
@@ -365,6 +395,13 @@ class client {
         auto list = pointers(tools);
         return detail::make<session>([&](broca_session **to, broca_error **err) {
             return broca_client_join(get(), id.data(), id.size(), list.data(), list.size(), to, err);
+        });
+    }
+    /* Goes on with what `session::save` gave, in another program or another language. */
+    result<session> attach(std::string_view saved, std::initializer_list<const tool *> tools = {}) {
+        auto list = pointers(tools);
+        return detail::make<session>([&](broca_session **to, broca_error **err) {
+            return broca_client_attach(get(), saved.data(), saved.size(), list.data(), list.size(), to, err);
         });
     }
     result<session> observe(std::string_view id) {

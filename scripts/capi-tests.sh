@@ -226,6 +226,26 @@ for example in blocking.c poll.c epoll.c libuv.c blocking.cpp; do
     check "the quickstart $example compiles" "${compiler[@]}" -Wall -Wextra -Werror "$root/examples/c/$example" "${flags[@]}" "${extra[@]}" "${run_path[@]}" -o example
     check "the quickstart $example holds its conversation" quickstart
 done
+resumes_after_a_kill() { # killed while its tool runs, and started again
+    mkfifo later.txt || return 1
+    ./example left.json "What does read_file say about later.txt?" &
+    local killed=$! output
+    exec 7<>later.txt # its reader waits
+    for _ in $(seq 100); do
+        [ -s left.json ] && break
+        sleep 0.1
+    done
+    kill -9 "$killed"
+    wait "$killed"
+    exec 7>&-
+    rm later.txt
+    cp notes.txt later.txt
+    output=$(./example left.json "another message") || return 1
+    echo "$output"
+    grep -q 'once more' <<<"$output" && grep -q 'words of a file' <<<"$output" && grep -q '2 rounds' <<<"$output" && [ ! -e left.json ]
+}
+check "the quickstart resume.c compiles" gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror "$root/examples/c/resume.c" "${flags[@]}" "${run_path[@]}" -o example
+check "the quickstart resume.c goes on after it was killed" resumes_after_a_kill
 cd "$root"
 
 # The suites: as released; with faults on demand under the sanitizers of C; both under Valgrind.
@@ -237,7 +257,11 @@ build() { # build OUTPUT SOURCE FLAGS…
 check "the suites compile" build usage usage.c "${flags[@]}" "${run_path[@]}"
 check "the suites compile" build conversation conversation.c "${flags[@]}" "${run_path[@]}"
 count "usage" timeout 120 "$work/usage"
+check "the suites compile" build attach attach.c "${flags[@]}" "${run_path[@]}"
+check "the suites compile" g++ -std=c++17 "${strict[@]:0:3}" -O1 -g "$tests/owners.cpp" "${flags[@]}" "${run_path[@]}" -o "$work/owners"
 count "conversation" env BROCA_TEST_MEMORY=1 timeout 600 "$work/conversation"
+count "attach" timeout 120 "$work/attach"
+count "owners" timeout 120 "$work/owners"
 
 mkdir -p "$work/testing"
 cp "$binaries/libbroca.so" "$work/testing/libbroca.so.0.1"
@@ -247,6 +271,10 @@ check "the suites compile with sanitizers" build usage-asan usage.c "${testing[@
 check "the suites compile with sanitizers" build conversation-asan conversation.c "${testing[@]}"
 count "usage, sanitized" timeout 120 "$work/usage-asan"
 count "conversation, sanitized" env RUST_BACKTRACE=0 BROCA_TEST_SESSIONS=300 timeout 600 "$work/conversation-asan"
+check "the suites compile with sanitizers" build attach-asan attach.c "${testing[@]}"
+check "the suites compile with sanitizers" g++ -std=c++17 "${strict[@]:0:3}" -O1 -g "$tests/owners.cpp" "${testing[@]}" -o "$work/owners-asan"
+count "attach, sanitized" timeout 120 "$work/attach-asan"
+count "owners, sanitized" timeout 120 "$work/owners-asan"
 check "the sequences compile with sanitizers" build sequences-asan sequences.c "${testing[@]}"
 for seed in 1 2 "$RANDOM"; do
     count "sequences, sanitized, seed $seed" timeout 300 "$work/sequences-asan" "$seed"
@@ -257,6 +285,7 @@ if command -v valgrind >/dev/null; then
     plain=(-DBROCA_TESTING "-I$prefix/include" "-L$work/testing" -lbroca -Wl,-rpath,"$work/testing")
     check "the suites compile for Valgrind" build conversation-plain conversation.c "${plain[@]}"
     count "usage, Valgrind" timeout 300 "${grind[@]}" "$work/usage"
+    count "attach, Valgrind" timeout 300 "${grind[@]}" "$work/attach"
     # Not TLS: Valgrind does not follow the assembly of its ciphers, and takes what they wrote for unwritten.
     less=(env -u BROCA_TLS_URL RUST_BACKTRACE=0 BROCA_TEST_SESSIONS=20 timeout 900)
     count "conversation, Valgrind" "${less[@]}" "${grind[@]}" "$work/conversation-plain"

@@ -94,6 +94,23 @@ pub fn answer(word: &str, value: Option<&[u8]>, trace: Option<Trace>) -> Result<
     })
 }
 
+/// Reads a message: a text, an array of content blocks, or an object with `content` and perhaps `role`.
+///
+/// # Errors
+/// [`ErrorKind::InvalidArgument`], with nothing of what the message says.
+pub fn read_message(json: &Json) -> Result<Message, Error> {
+    if json.is_object() {
+        return Message::read(json, Role::User)
+            .map_err(|e| invalid(format!("the message cannot be sent: {e}")));
+    }
+    if json.to_text().is_none() && json.elements().is_none() {
+        let message =
+            "a message is a text, an array of content blocks, or an object with \"content\"";
+        return Err(invalid(message.to_owned()));
+    }
+    Ok(Message { role: Role::User, content: Content::read(json) })
+}
+
 /// The words for why a connection is gone.
 const CLOSE_REASONS: [(&str, CloseReason); 10] = [
     ("eof", CloseReason::Eof),
@@ -200,20 +217,6 @@ fn read_tool(wire: WireTool) -> Result<Tool, Error> {
         approval: wire.approval,
         narrow: NarrowRules::new(rules),
     })
-}
-
-/// A message: a text, an array of content blocks, or an object with `content` and perhaps `role`.
-fn read_message(json: &Json) -> Result<Message, Error> {
-    if json.is_object() {
-        return Message::read(json, Role::User)
-            .map_err(|e| invalid(format!("the message cannot be sent: {e}")));
-    }
-    if json.to_text().is_none() && json.elements().is_none() {
-        let message =
-            "a message is a text, an array of content blocks, or an object with \"content\"";
-        return Err(invalid(message.to_owned()));
-    }
-    Ok(Message { role: Role::User, content: Content::read(json) })
 }
 
 fn session(id: &str) -> Result<broca_proto::session::ids::SessionId, Error> {

@@ -10,7 +10,7 @@ use broca::engine::{
     Accepted, Answer, CallId, CloseReason, Command, Config, ConnId, Effect, Engine, Environment,
     OpId, ResolveId, Step, Trace,
 };
-use broca_proto::{Error, ErrorKind, Json, Time};
+use broca_proto::{Error, ErrorKind, Json, Secret, Time};
 use bytes::{Bytes, BytesMut};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -100,6 +100,26 @@ impl Handle {
             state.engine.command(OpId(op), command, trace, now)?;
             state.next_op += 1;
             Ok(op)
+        })
+    }
+
+    /// The session as JSON text that outlives this program; the same as the command `save`, without an operation. It holds the
+    /// session's key.
+    ///
+    /// # Errors
+    /// `usage` when no session is open, or it is only observed.
+    pub fn save(&self) -> Result<Secret, Error> {
+        self.guard(|state| Ok(state.engine.save()?.to_json()))
+    }
+
+    /// Whether a turn that another program has left waits for the command `resume`.
+    ///
+    /// # Errors
+    /// `usage` when no session is open.
+    pub fn is_pending(&self) -> Result<bool, Error> {
+        self.guard(|state| match state.engine.session() {
+            Some(_) => Ok(state.engine.is_pending()),
+            None => Err(Error::new(ErrorKind::Usage, "no session is open yet")),
         })
     }
 

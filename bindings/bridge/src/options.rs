@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// # Errors
 /// [`broca_proto::ErrorKind::InvalidArgument`], naming the option. Values are not repeated: there is a key among them.
 pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
-    let options: Options = refused::read(json, "the options")?;
+    let options: Options = refused::read_rare(json, "the options")?;
     let mut config = Config::new(options.base_url, options.client_key);
     config.client_version = options.client_version;
     set(&mut config.user_agent, options.user_agent);

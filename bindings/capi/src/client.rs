@@ -36,7 +36,7 @@ impl Client {
         &self.hub
     }
 
-    fn start(&self, command: Command) -> Result<Box<Session>, Error> {
+    pub(crate) fn start(&self, command: Command) -> Result<Box<Session>, Error> {
         let session = Attached::new(&self.hub)?;
         Operation::begin(&session, command, Trace::default(), Kind::Request)?.outcome()?;
         Ok(Box::new(Session::new(session)))

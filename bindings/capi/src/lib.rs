@@ -3,8 +3,8 @@
 //! `include/broca.h` is made of this crate and is its documentation; `docs/c.md` is the guide. The crate converts
 //! between C and the bridge, and owns sockets and clock; the protocol is decided in the engine.
 //!
-//! * What C sees: [`status`], [`failure`], [`version`], [`options`], [`tool`], [`client`], [`session`], [`turn`],
-//!   [`subscription`], [`request`], [`step`], [`answer`], [`io`].
+//! * What C sees: [`status`], [`failure`], [`version`], [`options`], [`tool`], [`client`], [`session`], [`saved`],
+//!   [`turn`], [`subscription`], [`request`], [`step`], [`answer`], [`io`].
 //! * Below it: [`hub`] (who waits for the sockets of a client), `state` (what is behind its lock), `operation` (one command
 //!   under way), `link` (one socket), `boundary` and `cast` (the way in and out).
 
@@ -37,6 +37,8 @@ pub mod tool;
 pub mod client;
 
 pub mod session;
+
+pub mod saved;
 
 pub mod turn;
 

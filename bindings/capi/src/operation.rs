@@ -6,7 +6,7 @@ use crate::state::{State, fail_calls};
 use crate::step::Step;
 use broca::engine::Command;
 use broca_bridge::layout::{event, failed, finished, gap};
-use broca_bridge::{Batch, Error, ErrorKind, Trace};
+use broca_bridge::{Batch, Error, ErrorKind, Time, Trace};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -61,25 +61,46 @@ impl Operation {
         trace: Trace,
         kind: Kind,
     ) -> Result<Arc<Self>, Error> {
+        let begin =
+            |state: &mut State, now| Self::begin_in(state, session, command, trace, kind, now);
+        session.hub().with(session.key(), begin)?
+    }
+
+    /// Begins to take up the turn that another program has left; nothing when none waits.
+    pub(crate) fn resume(session: &Arc<Attached>) -> Result<Option<Arc<Self>>, Error> {
+        session.hub().with(session.key(), |state, now| {
+            if !session.handle().is_pending()? {
+                return Ok(None);
+            }
+            let trace = Trace::default();
+            Self::begin_in(state, session, Command::Resume, trace, Kind::Turn, now).map(Some)
+        })?
+    }
+
+    fn begin_in(
+        state: &mut State,
+        session: &Arc<Attached>,
+        command: Command,
+        trace: Trace,
+        kind: Kind,
+        now: Time,
+    ) -> Result<Arc<Self>, Error> {
         let cursor = match &command {
             Command::Subscribe { from } => from.as_ref().map(ToString::to_string),
             _ => None,
         };
-        let key = session.key();
-        session.hub().with(key, |state, now| {
-            let op = session.handle().begin(command, trace, now)?;
-            let operation = Arc::new(Self {
-                session: Arc::clone(session),
-                kind,
-                op,
-                id: state.next_operation(),
-                data: AtomicPtr::new(ptr::null_mut()),
-                steps: Mutex::new(Steps { cursor, ..Steps::default() }),
-                over: AtomicBool::new(false),
-            });
-            state.expect(kind == Kind::Turn, key, op, Arc::downgrade(&operation));
-            Ok(operation)
-        })?
+        let op = session.handle().begin(command, trace, now)?;
+        let operation = Arc::new(Self {
+            session: Arc::clone(session),
+            kind,
+            op,
+            id: state.next_operation(),
+            data: AtomicPtr::new(ptr::null_mut()),
+            steps: Mutex::new(Steps { cursor, ..Steps::default() }),
+            over: AtomicBool::new(false),
+        });
+        state.expect(kind == Kind::Turn, session.key(), op, Arc::downgrade(&operation));
+        Ok(operation)
     }
 
     /// The next step, the one that ends the operation included; nothing when the time is over or nothing follows.

@@ -36,7 +36,7 @@ impl Session {
         &self.0
     }
 
-    fn start(&self, command: Command) -> Result<Box<Request>, Error> {
+    pub(crate) fn start(&self, command: Command) -> Result<Box<Request>, Error> {
         let operation = Operation::begin(&self.0, command, Trace::default(), Kind::Request)?;
         Ok(Box::new(Request::new(operation)))
     }
@@ -134,8 +134,8 @@ pub(crate) fn id_of(id: &str) -> Result<SessionId, Error> {
     Ok(id.into())
 }
 
-/// Makes a session that is not open yet: for programs with an event loop, which open it with `broca_session_start_open`, `_join`
-/// or `_observe`. The others use `broca_client_open` and its like.
+/// Makes a session that is not open yet: for programs with an event loop, which open it with `broca_session_start_open`, `_join`,
+/// `_observe` or `_attach`. The others use `broca_client_open` and its like.
 ///
 /// Ownership: returns `session` owned: free it with `broca_session_free`. Borrows `client`.
 /// Threads: any.
@@ -421,10 +421,7 @@ pub unsafe extern "C" fn broca_session_send_message(
         let state = unsafe { cast::text("tracestate", tracestate, tracestate_len) }?;
         let message = Json::parse(message.to_vec())
             .map_err(|_| invalid("the message is not JSON; broca_session_send takes plain text"))?;
-        let command = Json::object([("send", &Json::object([("message", &message)]))]);
-        let Command::Send { message } = command::read(command.as_bytes())? else {
-            return Err(invalid("the message cannot be read"));
-        };
+        let message = command::read_message(&message)?;
         *turn = Some(session.send(message, trace_of(parent, state))?);
         Ok(())
     })

@@ -31,18 +31,18 @@ pub const BROCA_STEP_DELTA: i32 = 3;
 /// Something was lost: `gap_reason`, `count`, `limit`, `cursor`, `after`.
 pub const BROCA_STEP_GAP: i32 = 4;
 /// Run this tool, then answer with `broca_call_complete` or `broca_call_fail`: `name`, `input`, `call`, `tool_use_id`,
-/// `idempotency_key`. Calls that may run at the same time come together.
+/// `idempotency_key`, `may_have_run`. Calls that may run at the same time come together.
 pub const BROCA_STEP_TOOL_CALL: i32 = 5;
 /// Stop the tool of this `call` if you can; its answer no longer counts, or only for a moment.
 pub const BROCA_STEP_TOOL_CANCEL: i32 = 6;
-/// A call has its one result: `tool_use_id`, `outcome`.
+/// A call has its one result: `tool_use_id`, `name`, `outcome`.
 pub const BROCA_STEP_TOOL_SETTLED: i32 = 7;
 /// Somebody has to allow this call first; answer with `broca_approval_allow`, `broca_approval_allow_narrowed` or
 /// `broca_approval_deny`. It has what a tool call has.
 pub const BROCA_STEP_APPROVAL: i32 = 8;
 /// The question about this `call` no longer matters.
 pub const BROCA_STEP_APPROVAL_WITHDRAWN: i32 = 9;
-/// Where the operation stands: `state`, and for `reconnecting` also `delay_ms`, `error_kind`, `why`.
+/// Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps `why`.
 pub const BROCA_STEP_STATUS: i32 = 10;
 /// Something odd that does not end the stream: `category`, `message`.
 pub const BROCA_STEP_WARNING: i32 = 11;
@@ -51,7 +51,7 @@ pub const BROCA_STEP_WARNING: i32 = 11;
 pub const BROCA_STEP_SENDING: i32 = 12;
 /// The answer to a message. Only with the option `hooks`: `round`, `message`.
 pub const BROCA_STEP_RECEIVED: i32 = 13;
-/// The turn is done: `text`, `message`, `usage`, `rounds`, `events`.
+/// The turn is done: `text`, `message`, `usage`, `rounds`, `tool_calls`, `session_spent`, `events`.
 pub const BROCA_STEP_DONE: i32 = 14;
 /// The operation is over; nothing follows: `outcome`, `value`. Turns and subscriptions show it only in `broca_io_next`.
 pub const BROCA_STEP_FINISHED: i32 = 15;
@@ -453,6 +453,17 @@ pub extern "C" fn broca_step_idempotency_key(step: Option<&Step>) -> Bytes {
     field!(step, text, tool_call.idempotency_key, approval.idempotency_key)
 }
 
+/// Whether the program that had the session before may have run this call, or been asked to allow it, and nobody knows how far it
+/// came: 1 or 0. Only in a turn that was taken up with `broca_session_resume`.
+///
+/// Ownership: borrows `step`.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_may_have_run(step: Option<&Step>) -> i32 {
+    let word: u32 = field!(step, word, tool_call.may_have_run, approval.may_have_run);
+    i32::from(word != 0)
+}
+
 /// What became of a call (`done`, `failed`, `not_started`, `interrupted_may_have_run`, `timed_out_may_have_run`) or of an
 /// operation that finished (`opened`, `replied`, `ended`, `page`, `participants`, `meta`, `updated`, `closed`).
 ///
@@ -523,7 +534,7 @@ pub extern "C" fn broca_step_error_kind(step: Option<&Step>) -> Bytes {
     field!(step, text, status.error_kind)
 }
 
-/// Why the stream ended before, in words.
+/// Why the stream ended before, or which place a message has in the service's queue, in words.
 ///
 /// Ownership: returns borrowed from `step` until it is freed.
 /// Threads: any.
@@ -566,6 +577,25 @@ pub extern "C" fn broca_step_rounds(step: Option<&Step>) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_step_usage(step: Option<&Step>) -> Bytes {
     field!(step, text, done.usage)
+}
+
+/// How many calls of tools a turn made that is done.
+///
+/// Ownership: borrows `step`.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_tool_calls(step: Option<&Step>) -> u32 {
+    field!(step, word, done.tool_calls)
+}
+
+/// What all turns of the session have spent when a turn is done, those of programs that had it before included:
+/// `{"rounds", "input_tokens", "output_tokens", "tool_calls"}` as JSON.
+///
+/// Ownership: returns borrowed from `step` until it is freed.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_session_spent(step: Option<&Step>) -> Bytes {
+    field!(step, text, done.session)
 }
 
 /// The events of a turn that is done, as a JSON array.

@@ -39,7 +39,7 @@ static void what_is_read_of_null_is_nothing(void) {
         broca_step_name,       broca_step_input,   broca_step_idempotency_key, broca_step_outcome,
         broca_step_value,      broca_step_state,   broca_step_error_kind,  broca_step_why,
         broca_step_category,   broca_step_message, broca_step_usage,       broca_step_events,
-        broca_step_next_cursor,
+        broca_step_next_cursor, broca_step_session_spent,
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         CHECK(texts[i](NULL).data == NULL && texts[i](NULL).len == 0);
@@ -51,6 +51,9 @@ static void what_is_read_of_null_is_nothing(void) {
     CHECK(broca_step_call(NULL) == 0);
     CHECK(broca_step_delay_ms(NULL) == 0);
     CHECK(broca_step_rounds(NULL) == 0);
+    CHECK(broca_step_tool_calls(NULL) == 0);
+    CHECK(broca_step_may_have_run(NULL) == 0);
+    CHECK(broca_saved_text(NULL).data == NULL && broca_saved_text(NULL).len == 0);
 }
 
 static void freeing_null_is_fine(void) {
@@ -63,6 +66,7 @@ static void freeing_null_is_fine(void) {
     broca_subscription_free(NULL);
     broca_request_free(NULL);
     broca_step_free(NULL);
+    broca_saved_free(NULL);
 }
 
 /* Every output holds this before: after a failure it must be empty. */
@@ -75,6 +79,7 @@ static void null_objects_are_refused_and_outputs_emptied(void) {
     broca_turn *turn = STALE(broca_turn *);
     broca_subscription *subscription = STALE(broca_subscription *);
     broca_request *request = STALE(broca_request *);
+    broca_saved *saved = STALE(broca_saved *);
     broca_step *step = STALE(broca_step *);
     broca_error *failure = STALE(broca_error *);
     broca_bytes text = {"x", 1};
@@ -91,6 +96,11 @@ static void null_objects_are_refused_and_outputs_emptied(void) {
     session = STALE(broca_session *);
     FAILS(BROCA_E_USAGE, broca_client_observe(NULL, TEXT("ses_1"), &session, err));
     CHECK(session == NULL);
+    session = STALE(broca_session *);
+    FAILS(BROCA_E_USAGE, broca_client_attach(NULL, TEXT("{}"), NULL, 0, &session, err));
+    CHECK(session == NULL);
+    FAILS(BROCA_E_USAGE, broca_session_save(NULL, &saved, err));
+    CHECK(saved == NULL);
     FAILS(BROCA_E_USAGE, broca_client_meta(NULL, &step, err));
     CHECK(step == NULL);
     FAILS(BROCA_E_USAGE, broca_client_next_log(NULL, &number, &text, err));
@@ -106,6 +116,7 @@ static void null_objects_are_refused_and_outputs_emptied(void) {
     REQUEST(broca_session_start_open(NULL, NULL, 0, &request, err));
     REQUEST(broca_session_start_join(NULL, TEXT("ses_1"), NULL, 0, &request, err));
     REQUEST(broca_session_start_observe(NULL, TEXT("ses_1"), &request, err));
+    REQUEST(broca_session_start_attach(NULL, TEXT("{}"), NULL, 0, &request, err));
     REQUEST(broca_session_start_meta(NULL, &request, err));
     REQUEST(broca_session_history(NULL, NULL, 0, 0, &request, err));
     REQUEST(broca_session_start_participants(NULL, &request, err));
@@ -122,6 +133,9 @@ static void null_objects_are_refused_and_outputs_emptied(void) {
     CHECK(turn == NULL);
     turn = STALE(broca_turn *);
     FAILS(BROCA_E_USAGE, broca_session_send_message(NULL, TEXT("\"hi\""), NULL, 0, NULL, 0, &turn, err));
+    CHECK(turn == NULL);
+    turn = STALE(broca_turn *);
+    FAILS(BROCA_E_USAGE, broca_session_resume(NULL, &turn, err));
     CHECK(turn == NULL);
     step = STALE(broca_step *);
     FAILS(BROCA_E_USAGE, broca_session_ask(NULL, TEXT("hi"), NULL, NULL, &step, err));
@@ -219,6 +233,12 @@ static void options_are_checked_by_name_and_keys_are_not_repeated(void) {
     OK(broca_options_new(TEXT("http://127.0.0.1:1"), TEXT("hunter 2"), &options, err));
     OK(broca_options_set_number(options, TEXT("idle_reuse_ms"), 7, err));
     OK(broca_options_set_number(options, TEXT("max_connections"), 2, err));
+    const char *limits[] = {"hold_ms",        "resume_wait_ms", "turn_rounds",        "turn_tokens", "turn_tool_calls",
+                            "session_rounds", "session_tokens", "session_tool_calls", "reply_bytes", "recovery_timeout_ms",
+                            "reach_timeout_ms"};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        OK(broca_options_set_number(options, TEXT(limits[i]), 5, err));
+    }
     OK(broca_options_set_text(options, TEXT("user_agent"), TEXT("a test"), err));
     OK(broca_options_set_text(options, TEXT("features"), TEXT("cancel, display"), err));
     OK(broca_options_set_flag(options, TEXT("hooks"), 1, err));

@@ -138,6 +138,7 @@ static void put_call(const broca_step *step) {
     put_bytes("name", broca_step_name(step));
     put_bytes("input", broca_step_input(step));
     put_bytes("idempotency_key", broca_step_idempotency_key(step));
+    put_number("may_have_run", (uint64_t)broca_step_may_have_run(step));
 }
 
 static void put_status(const broca_step *step) {
@@ -203,6 +204,7 @@ static void put_step(const broca_step *step) {
         fputs("step tool_settled", stdout);
         put_bytes("tool_use_id", broca_step_tool_use_id(step));
         put_bytes("outcome", broca_step_outcome(step));
+        put_bytes("name", broca_step_name(step));
         break;
     case BROCA_STEP_STATUS:
         fputs("step status", stdout);
@@ -230,6 +232,8 @@ static void put_step(const broca_step *step) {
         put_bytes("message", broca_step_message(step));
         put_bytes("usage", broca_step_usage(step));
         put_number("rounds", broca_step_rounds(step));
+        put_number("tool_calls", broca_step_tool_calls(step));
+        put_bytes("session", broca_step_session_spent(step));
         put_bytes("events", broca_step_events(step));
         break;
     case BROCA_STEP_FINISHED:

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// What types are called in C.
-const NAMES: [(&str, &str); 15] = [
+const NAMES: [(&str, &str); 16] = [
     ("Bytes", "broca_bytes"),
     ("Client", "broca_client"),
     ("DestroyFn", "broca_destroy_fn"),
@@ -15,6 +15,7 @@ const NAMES: [(&str, &str); 15] = [
     ("Options", "broca_options"),
     ("Request", "broca_request"),
     ("ResolveFn", "broca_resolve_fn"),
+    ("Saved", "broca_saved"),
     ("Session", "broca_session"),
     ("Socket", "broca_socket"),
     ("Status", "broca_status"),

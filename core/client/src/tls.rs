@@ -1,8 +1,10 @@
 //! TLS for every shell in Rust: rustls with ring, the platform's trusted roots, and roots of the application's own.
 
 use broca_proto::{Error, ErrorKind};
+use rustls::crypto::{CryptoProvider, KeyProvider};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::SigningKey;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::sync::{Arc, OnceLock};
 
@@ -61,13 +63,27 @@ impl Trust {
                     .to_owned(),
             ));
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = rustls::crypto::ring::default_provider();
+        let provider = Arc::new(CryptoProvider { key_provider: &NoKeys, ..provider });
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|e| Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {e}")))?;
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(config)
+    }
+}
+
+/// Clients have no private keys, and so the library no code that signs.
+#[derive(Debug)]
+struct NoKeys;
+
+impl KeyProvider for NoKeys {
+    fn load_private_key(
+        &self,
+        _key: PrivateKeyDer<'static>,
+    ) -> Result<Arc<dyn SigningKey>, rustls::Error> {
+        Err(rustls::Error::General("certificates of clients are not supported".to_owned()))
     }
 }
 
