@@ -55,10 +55,10 @@ export class Wanted {
   /** The message with what the model has to know about its answer. */
   told(message: string | Message): string | Message {
     if (typeof message === "string") return `${message}\n\n${this.#rule}`;
-    if (typeof message !== "object" || message === null) return message; // refused where all messages are
-    const { content } = message;
+    const { content } = (message as Message | null) ?? {};
     if (typeof content === "string") return { ...message, content: `${content}\n\n${this.#rule}` };
-    return Array.isArray(content) ? { ...message, content: [...content, { type: "text", text: this.#rule }] } : message;
+    if (!Array.isArray(content)) throw new InvalidArgumentError("a message is a text, or an object with content: a text or an array of blocks");
+    return { ...message, content: [...content, { type: "text", text: this.#rule }] };
   }
 
   /** The value in an answer, or what is wrong with it. */
@@ -85,24 +85,25 @@ export class Wanted {
   }
 }
 
-/** The JSON value of an answer: all of it, or the last code block in it. */
+/** The JSON value of an answer: all of it, or the last code block in it that is JSON. */
 function valueIn(text: string): Looked {
-  const block = lastBlock(text);
-  let fault = "it is not JSON";
-  for (const candidate of block === undefined ? [text] : [text, block]) {
+  const blocks = blocksOf(text);
+  const meant = blocks.at(-1) ?? text;
+  let fault = "";
+  for (const candidate of [...blocks, text].reverse()) {
     try {
       const value: unknown = JSON.parse(candidate);
       return isDeep(candidate) ? { faults: [`it is nested deeper than ${DEEPEST} levels`] } : { value };
     } catch (error) {
-      fault = `it is not JSON alone: ${(error as Error).message}`;
+      if (candidate === meant) fault = `it is not JSON alone: ${(error as Error).message}`;
     }
   }
   return { faults: [fault] };
 }
 
-/** The inside of the last code block of a text; of one that is not closed, all that follows. */
-function lastBlock(text: string): string | undefined {
-  let last: string | undefined;
+/** The insides of the code blocks of a text; of one that is not closed, all that follows. */
+function blocksOf(text: string): string[] {
+  const blocks: string[] = [];
   let fence: string | undefined;
   let lines: string[] = [];
   for (const line of text.split("\n")) {
@@ -112,11 +113,12 @@ function lastBlock(text: string): string | undefined {
       fence = mark;
       lines = [];
     } else if (mark === trimmed && mark.startsWith(fence)) {
-      last = lines.join("\n");
+      blocks.push(lines.join("\n"));
       fence = undefined;
     } else lines.push(line);
   }
-  return fence === undefined ? last : lines.join("\n");
+  if (fence !== undefined) blocks.push(lines.join("\n"));
+  return blocks;
 }
 
 /** Whether the JSON is nested too deep. */

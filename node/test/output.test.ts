@@ -63,7 +63,7 @@ test("a reply has no output when none was asked for", async () => {
   assert.deepEqual(told, ["?"]);
 });
 
-test("the value may stand in a code block; of several the last one counts", async () => {
+test("the value may stand in a code block; of several the last that is JSON counts", async () => {
   for (const answer of [
     '```json\n{"city":"Oslo"}\n```',
     'Here it is:\r\n\r\n```\r\n{"city":"Oslo"}\r\n```\r\nAnything else?',
@@ -71,6 +71,7 @@ test("the value may stand in a code block; of several the last one counts", asyn
     'First ```x``` and then\n```json\n{"city":"Rome"}\n```\nNo:\n````\n{"city":"Oslo"}\n````',
     '  {"city":"Oslo"}\n',
     '```json\n{"city":"Oslo"}',
+    '```json\n{"city":"Oslo"}\n```\nUse it so:\n```js\nuse(city);\n```',
   ]) {
     const { came, told } = await withAnswers([answer], (session) => session.ask("?", { output: CITY }));
     assert.equal(came.output.city, "Oslo", answer);
@@ -85,6 +86,13 @@ test("an answer that does not fit is sent back once with its faults", async () =
   assert.match(told[1] ?? "", /- at `city`: /);
   assert.ok(told[1]?.includes('"population"'), "the schema is told again");
   assert.deepEqual([came.rounds, came.session.rounds, came.text], [2, 2, '{"city":"Oslo"}']);
+});
+
+test("an answer that is no JSON is sent back with the place in it", async () => {
+  for (const [answer, fault] of [["Oslo", /- it is not JSON alone: .*'O'/], ['Sure:\n```json\n{"city":Oslo}\n```', /- it is not JSON alone: .*Oslo/]] as const) {
+    const { told } = await withAnswers([answer, '{"city":"Oslo"}'], (session) => session.ask("?", { output: CITY }));
+    assert.match(told[1] ?? "", fault);
+  }
 });
 
 test("an answer that never fits is an error of the table without what the model wrote", async () => {
@@ -127,6 +135,11 @@ test("messages with content keep it", async () => {
   });
   assert.match(told[0] ?? "", /^a\n\nAnswer with/);
   assert.match(told[1] ?? "", /^b\|Answer with/);
+  for (const wrong of [5, {}, [{ type: "text", text: "b" }], { content: 5 }] as never[]) {
+    const { came, told } = await withAnswers(["1"], (session) => session.ask(wrong, { output: { type: "integer" } }).catch((error: unknown) => error));
+    assert.ok(came instanceof InvalidArgumentError, String(came));
+    assert.deepEqual(told, []);
+  }
 });
 
 test("the signal ends it between two turns", async () => {
