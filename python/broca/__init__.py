@@ -8,8 +8,8 @@ of error.
 # First, because everything else needs what it looks for.
 from . import _native as _native
 from . import errors
-from ._core import SavedSession
 from ._options import ClientOptions
+from ._saved import SavedSession
 from ._version import __version__
 from .aio import AsyncClient, AsyncSession, AsyncSubscription, AsyncTurn
 from .errors import (
@@ -66,6 +66,7 @@ from .steps import (
     Received,
     Reply,
     Sending,
+    Spent,
     Status,
     Step,
     TextDelta,
@@ -128,6 +129,7 @@ __all__ = [
     "Sending",
     "Session",
     "SessionClosedError",
+    "Spent",
     "Status",
     "Step",
     "StreamEndedEarlyError",

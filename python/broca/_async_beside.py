@@ -66,8 +66,8 @@ class Beside:
         if kind == TOOL_CALL:
             tool = self._tools.runnable(record[3])
             if tool is not None:
-                call, tool_use_id, name, input, key = record[1:6]
-                self._start_tool(operation, tool, call, ToolContext(name, tool_use_id, key, input))
+                call, tool_use_id, name, input, key, again = record[1:7]
+                self._start_tool(operation, tool, call, ToolContext(name, tool_use_id, key, input, bool(again)))
                 # Who waits for the reply only has nothing to do about it.
                 return operation.quiet
         elif kind in (TOOL_CANCEL, APPROVAL_WITHDRAWN):

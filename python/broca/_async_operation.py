@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Callable
 
 from ._core import ASKING, BURST, STEP_BATCH, Process, StepReader, error_of
@@ -71,17 +72,33 @@ class Operation:
                 self.shell.check()
             if until is not None and until <= loop.time():
                 return False
-            waiter = loop.create_future()
-            self._waiters.append(waiter)
-            alarm = None if until is None else loop.call_at(until, _wake, waiter)
-            try:
-                await waiter
-            finally:
-                if alarm is not None:
-                    alarm.cancel()
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+            await self._news(until)
         self._fresh = False
+        return True
+
+    async def _news(self, until: float | None) -> None:
+        """Waits until the engine has steps, the end has come, or the time."""
+        loop = self.shell.loop
+        waiter = loop.create_future()
+        self._waiters.append(waiter)
+        alarm = None if until is None else loop.call_at(until, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    async def over_by(self, until: float) -> bool:
+        """Waits until the operation is over, and takes nothing; false when it is not by this time of the loop."""
+        loop = self.shell.loop
+        while self.final is None and not self.left and not self.shell.over:
+            if self.pull():
+                continue
+            if until <= loop.time():
+                return False
+            await self._news(until)
         return True
 
     def pull(self) -> bool:
@@ -98,7 +115,8 @@ class Operation:
                 if over:
                     self._finish(items)
                 if items or over:
-                    self.items = iter(items)
+                    # Whoever only waits for the end has others take what was there before.
+                    self.items = iter([*self.items, *items] if length_hint(self.items) else items)
                     self._fresh = came = True
                     self.wake()
                 if effects is not None:

@@ -40,6 +40,7 @@ from ._core import (
     whole,
 )
 from .errors import BrocaError, ClosedError
+from .steps import Spent
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -179,6 +180,18 @@ class Shell(Answering):
         """Seconds that something cancelled may take to become quiet."""
         return self._options.cancel_wait_ms() / 1000
 
+    def run_now(self, command: str) -> Finished:
+        """Runs an operation that waits for nothing."""
+        operation = self.begin(command, None)
+        operation.waits = True
+        operation.pull()
+        return operation.outcome()
+
+    def spent(self) -> Spent:
+        """What the session's turns have spent."""
+        Process.check(self.forks)
+        return Spent(*self.engine.spent())
+
     async def run(self, command: str) -> tuple[list[Any], Finished]:
         """Runs an operation that has no steps but events; gives them and its outcome."""
         operation = self.begin(command, None, *tracing.headers())
@@ -230,11 +243,15 @@ class Shell(Answering):
         else:
             self._wake()
 
-    def cancel_turns(self) -> None:
-        """Asks for the end of every turn."""
-        for operation in list(self._operations.values()):
-            if operation.beside is not None:
-                self.cancel(operation.op)
+    async def cancel_turns(self) -> None:
+        """Ends every turn and waits until they are quiet, within bounds. Their steps are kept for whoever waits."""
+        turns = [operation for operation in self._operations.values() if operation.beside is not None]
+        for operation in turns:
+            self.cancel(operation.op)
+        until = self.loop.time() + self.cancel_wait_s
+        for operation in turns:
+            if not await operation.over_by(until):
+                logger.warning("a cancelled turn did not become quiet within %.1f s", self.cancel_wait_s)
 
     def forget(self, operation: Operation) -> None:
         """The operation is over, and its steps were taken."""

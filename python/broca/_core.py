@@ -22,7 +22,7 @@ from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
 from ._json import compact, wire_value
 from ._version import __version__ as package_version
-from .errors import BrocaError, ForkedError, InternalError, InvalidArgumentError
+from .errors import BrocaError, ForkedError, InternalError
 from .steps import (
     Approval,
     ApprovalWithdrawn,
@@ -39,6 +39,7 @@ from .steps import (
     Received,
     Reply,
     Sending,
+    Spent,
     Status,
     ToolCall,
     ToolCancel,
@@ -133,29 +134,6 @@ def history_command(cursor: str | None, limit: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class SavedSession:
-    """Where a session lives, to be stored and joined later, by this program or another. There is no key in it."""
-
-    url: str
-    session_id: str
-
-    def joined_at(self, url: str) -> str:
-        """The id, for a client of this address."""
-        if url.rstrip("/") != self.url.rstrip("/"):
-            raise InvalidArgumentError(f"the session lives at {self.url}, this client asks {url}")
-        return self.session_id
-
-
-def session_id_of(session: SavedSession | str, url: str) -> str:
-    """The id of a session that is to be joined."""
-    if isinstance(session, SavedSession):
-        return session.joined_at(url)
-    if not isinstance(session, str):
-        raise InvalidArgumentError("a session is named by its id, or by what saved() gave")
-    return session
-
-
-@dataclass(frozen=True)
 class Opened:
     """What opening a session brought."""
 
@@ -174,7 +152,7 @@ class NotCopied:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"{type(self).__name__} holds connections and is neither copied nor pickled: "
-            "store what Session.saved() gives, and join the session with a client made there"
+            "store what Session.save() gives, and attach with a client made there"
         )
 
 
@@ -211,13 +189,13 @@ class StepReader:
         # Fields that a newer native module adds stand behind those that are known.
         return None if read is None else read[0](self, *record[1 : read[1]])
 
-    def _tool_call(self, call: int, tool_use_id: str, name: str, input: str, key: str) -> ToolCall:
+    def _tool_call(self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int) -> ToolCall:
         self._names[call] = tool_use_id
-        return ToolCall(tool_use_id, name, input, key, call, self._asks, self._runs_itself(name))
+        return ToolCall(tool_use_id, name, input, key, call, self._asks, self._runs_itself(name), bool(again))
 
-    def _approval(self, call: int, tool_use_id: str, name: str, input: str, key: str) -> Approval:
+    def _approval(self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int) -> Approval:
         self._names[call] = tool_use_id
-        return Approval(tool_use_id, name, input, key, call, self._asks)
+        return Approval(tool_use_id, name, input, key, call, self._asks, bool(again))
 
     def _tool_cancel(self, call: int) -> ToolCancel:
         return ToolCancel(self._names.get(call, ""))
@@ -239,12 +217,22 @@ class StepReader:
         reason: Any = _GAPS[lost] if lost < len(_GAPS) else "unknown"
         return Gap(reason, count, limit, None if cursor is None else Cursor(cursor), Cursor(after or ""))
 
-    def _done(self, text: str, message: str, usage: str | None, rounds: int, events: str) -> Done:
+    def _done(
+        self,
+        text: str,
+        message: str,
+        usage: str | None,
+        rounds: int,
+        events: str,
+        tool_calls: int,
+        session: str | None,
+    ) -> Done:
         counted = None
         if usage is not None:
             tokens = json.loads(usage)
             counted = Usage(tokens.get("input_tokens", 0), tokens.get("output_tokens", 0))
-        return Done(Reply(text, message, counted, rounds, events))
+        spent = Spent() if session is None else Spent(**json.loads(session))
+        return Done(Reply(text, message, counted, rounds, events, tool_calls, spent))
 
     def _failed(self, code: int, kind: str, message: str, retry: Any, details: str | None) -> Failed:
         return Failed(code, message, retry, details)
@@ -261,7 +249,7 @@ _READERS: dict[int, tuple[Callable[..., Any], int]] = {
     GAP: _reader(StepReader._gap),
     TOOL_CALL: _reader(StepReader._tool_call),
     TOOL_CANCEL: _reader(StepReader._tool_cancel),
-    TOOL_SETTLED: _reader(lambda _, tool_use_id, outcome: ToolSettled(tool_use_id, outcome)),
+    TOOL_SETTLED: _reader(lambda _, tool_use_id, outcome, name: ToolSettled(tool_use_id, outcome, name)),
     APPROVAL: _reader(StepReader._approval),
     APPROVAL_WITHDRAWN: _reader(StepReader._approval_withdrawn),
     STATUS: _reader(lambda _, state, delay_ms, kind, why: Status(state, delay_ms, kind, why)),

@@ -39,13 +39,22 @@ class ClientOptions(TypedDict, total=False):
     """Time for a whole REST call. Default 60 s."""
     silence_timeout_ms: int
     """Silence on a stream after which it counts as dead. Default: never, silence is normal."""
+    silence_intervals: int
+    """Signs of life of a service that gives them that must be missing on a stream before it counts as dead, unless
+    ``silence_timeout_ms`` says when; 0: never. Default 3."""
+    reply_bytes: int
+    """Bytes of the events of one request that are kept for the reply where the service does not send them twice. Of a
+    longer one the reply lists the last events. Default 64 MiB."""
     recovery_timeout_ms: int
-    """A turn whose stream broke is looked for in the session's log. Without news in it for this time it is given up, and
-    its outcome is unknown; 0: it is not looked for. Default 120 s."""
+    """A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
+    up, and its outcome is unknown; 0: it is not looked for. Default 120 s."""
     reach_timeout_ms: int
     """As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s."""
     cancel_timeout_ms: int
     """Time for an answer to a cancel before the stream is dropped. Default 5 s."""
+    resume_wait_ms: int
+    """A turn that was left by another program and still runs is given up after this time without an event.
+    Default 5 min."""
     eyeballs_delay_ms: int
     """Delay before the next address is tried beside the first. Default 250 ms."""
     idle_reuse_ms: int
@@ -53,11 +62,28 @@ class ClientOptions(TypedDict, total=False):
     idle_close_ms: int
     """An idle connection is closed after this time. Default 60 s."""
     max_connections: int
-    """Connections of one session at once; one more is always there for cancelling. Default 6."""
+    """Connections of one session at once; one more is always there for cancelling and holding. Default 6."""
     delta_buffer_bytes: int
     """Bytes of steps that wait before display deltas are dropped, with a ``Gap``. Default 1 MiB."""
     step_buffer_bytes: int
     """Bytes of steps that wait before the socket is left unread. Default 64 MiB."""
+    hold_ms: int
+    """How long a paused turn is held at most while its tools run or a person decides, where the service can; it has a
+    bound of its own. 0: not at all, and what is open at the service's deadline has failed. Default 24 h."""
+    turn_rounds: int
+    """Messages to the service that one turn may take: the application's, and those that bring results. A turn that
+    needs more than a budget ends with ``LoopLimitError``; its open calls get results that say so. Default: no
+    limit."""
+    turn_tokens: int
+    """Tokens that one turn may take, read and written together, as far as providers count them. Default: no limit."""
+    turn_tool_calls: int
+    """Calls of this client's tools in one turn. Default: no limit."""
+    session_rounds: int
+    """As ``turn_rounds``, for all turns of a session together, those of programs that had it before included."""
+    session_tokens: int
+    """As ``turn_tokens``, for all turns of a session together."""
+    session_tool_calls: int
+    """As ``turn_tool_calls``, for all turns of a session together."""
     concurrent_tools: int
     """Tools of one session that run at once. Default 16."""
     pause_ms: int

@@ -12,7 +12,7 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Callable
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from typing_extensions import get_args, get_origin
@@ -84,7 +84,7 @@ class Arguments:
         try:
             model: Any = self._model.__pydantic_validator__.validate_json(input_json)
         except ValidationError as error:
-            raise ValueError(_faults(error, self._by_field)) from None
+            raise ValueError(faults_of(error, "the arguments do not fit", self._by_field)) from None
         values = model.__dict__
         # What the model left out is left out of the call: the function knows its defaults best.
         given = model.__pydantic_fields_set__
@@ -181,9 +181,19 @@ class _Schema(GenerateJsonSchema):
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema(by_alias=True, schema_generator=_Schema)
     schema.pop("title", None)
-    definitions: dict[str, JsonSchemaValue] = schema.pop("$defs", {})
     # Some models insist on it.
     schema.setdefault("properties", {})
+    return _without_references(schema)
+
+
+def schema_of_type(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    """The JSON Schema of any type that pydantic knows."""
+    return _without_references(adapter.json_schema(by_alias=True, schema_generator=_Schema))
+
+
+def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """Writes in place what is not part of itself."""
+    definitions: dict[str, JsonSchemaValue] = schema.pop("$defs", {})
     recursive = {name for name in definitions if _reaches(name, definitions[name], definitions, set())}
     inlined: dict[str, Any] = _inline(schema, definitions, recursive)
     if recursive:
@@ -227,19 +237,20 @@ def _inline(schema: Any, definitions: Mapping[str, Any], kept: set[str]) -> Any:
     return {**_inline(definitions[target], definitions, kept), **beside}
 
 
-def _faults(error: ValidationError, names: Mapping[str, str]) -> str:
-    """What is wrong with the arguments, by place. They are not repeated: they may be huge."""
+def faults_of(error: ValidationError, what: str, names: Mapping[str, str] | None = None) -> str:
+    """What is wrong, by place, for a model; ``names`` are those of arguments. Values are not repeated: they may be
+    huge."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     said = []
     for fault in faults[:_FAULTS]:
-        place = _place(fault["loc"], names)
+        place = _place(fault["loc"], names or {})
         message = fault["msg"]
-        if fault["type"] == "extra_forbidden":
+        if fault["type"] == "extra_forbidden" and names is not None:
             message = "there is no such argument"
         text = f"`{place}`: {message}" if place else message
         said.append(text if len(text) <= _FAULT_CHARS else text[:_FAULT_CHARS] + "…")
     more = len(faults) - len(said)
-    return "the arguments do not fit: " + "; ".join(said) + (f"; and {more} more" if more else "")
+    return f"{what}: " + "; ".join(said) + (f"; and {more} more" if more else "")
 
 
 def _place(location: tuple[int | str, ...], names: Mapping[str, str]) -> str:

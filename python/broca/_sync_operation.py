@@ -232,7 +232,7 @@ class Beside:
         if kind == core.TOOL_CALL:
             tool = self._tools.runnable(record[3])
             if tool is not None:
-                self._start_tool(op, tool, *record[1:6])
+                self._start_tool(op, tool, *record[1:7])
                 # Who waits for the reply only has nothing to do about it.
                 waiting = self._driver.waiting(op)
                 return waiting is not None and waiting.quiet
@@ -268,10 +268,10 @@ class Beside:
         self._start(op, job, lambda error: approval.deny(failure_text(error)))
 
     def _start_tool(
-        self, op: int, tool: Tool[..., Any], call: int, tool_use_id: str, name: str, input: str, key: str
+        self, op: int, tool: Tool[..., Any], call: int, tool_use_id: str, name: str, input: str, key: str, again: int
     ) -> None:
         driver = self._driver
-        context = ToolContext(name, tool_use_id, key, input)
+        context = ToolContext(name, tool_use_id, key, input, bool(again))
         waiting = driver.waiting(op)
         if waiting is None or waiting.cancelled:
             driver.answer(call, "fail", LEFT_EARLY)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import tracing
 from ._async_beside import ApprovalHandler, Beside, Hooks, ReceivedHandler, SendingHandler
@@ -30,7 +30,6 @@ from ._core import (
     NotCopied,
     Opened,
     Process,
-    SavedSession,
     expect,
     history_command,
     new_engine,
@@ -38,14 +37,14 @@ from ._core import (
     opened,
     page,
     send_command,
-    session_id_of,
     subscribe_command,
 )
 from ._json import compact
 from ._options import Options
 from ._pool import Pool
+from ._saved import SavedSession, attach_command, session_id_of
 from .errors import ClosedError, UsageError
-from .steps import Cursor, Event, Page, Reply
+from .steps import Cursor, Event, Page, Reply, Spent
 from .tools import ToolSet
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ if TYPE_CHECKING:
     from ._async_operation import Operation
     from ._options import ClientOptions
     from .tools import ToolLike
+
+T = TypeVar("T")
 
 __all__ = [
     "ApprovalHandler",
@@ -106,7 +107,8 @@ class AsyncClient(NotCopied):
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        return await self._attach("open", None, ToolSet(tools, asynchronous=True), hooks)
+        given = ToolSet(tools, asynchronous=True)
+        return await self._attach(open_command("open", None, given), given, hooks)
 
     async def join(
         self,
@@ -119,12 +121,32 @@ class AsyncClient(NotCopied):
     ) -> AsyncSession:
         """Joins a session as one of its drivers; see `open`."""
         hooks = Hooks(on_approval, on_sending, on_received)
-        session_id = session_id_of(session, self.url)
-        return await self._attach("join", session_id, ToolSet(tools, asynchronous=True), hooks)
+        given = ToolSet(tools, asynchronous=True)
+        command = open_command("join", session_id_of(session, self.url), given)
+        return await self._attach(command, given, hooks)
+
+    async def attach(
+        self,
+        saved: SavedSession | str,
+        tools: Iterable[ToolLike] = (),
+        *,
+        on_approval: ApprovalHandler | None = None,
+        on_sending: SendingHandler | None = None,
+        on_received: ReceivedHandler | None = None,
+    ) -> AsyncSession:
+        """Goes on with a session that another program has saved, in this language or another; see `open`.
+
+        It registers again, declares these tools if there are any, and reads the log. `AsyncSession.resume` then takes
+        up the turn that was left, if there is one. ``saved``: what `AsyncSession.save` gave, or its JSON text.
+        """
+        hooks = Hooks(on_approval, on_sending, on_received)
+        given = ToolSet(tools, asynchronous=True)
+        return await self._attach(attach_command(saved, given), given, hooks)
 
     async def observe(self, session: SavedSession | str) -> AsyncSession:
         """Joins a session to watch it: no registration, no tools."""
-        return await self._attach("observe", session_id_of(session, self.url), None, Hooks())
+        command = open_command("observe", session_id_of(session, self.url), None)
+        return await self._attach(command, ToolSet((), asynchronous=True), Hooks())
 
     async def meta(self) -> dict[str, Any]:
         """What the service is and can do."""
@@ -186,19 +208,19 @@ class AsyncClient(NotCopied):
         self._shells.add(shell)
         return Attached(shell)
 
-    async def _attach(self, way: str, session_id: str | None, tools: ToolSet | None, hooks: Hooks) -> AsyncSession:
+    async def _attach(self, command: str, tools: ToolSet, hooks: Hooks) -> AsyncSession:
         hooks.shown = hooks.shown or self._options.hooks
         attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds())
         try:
-            _, finished = await attached.shell.run(open_command(way, session_id, tools))
+            _, finished = await attached.shell.run(command)
         except BaseException:
             attached.shell.leave_soon()
             raise
-        return AsyncSession(self, attached, opened(finished), tools or ToolSet((), asynchronous=True), hooks)
+        return AsyncSession(self, attached, opened(finished), tools, hooks)
 
 
 class AsyncSession(NotCopied):
-    """A session, as one of its drivers or as an observer. Made by `AsyncClient.open`, `join` and `observe`."""
+    """A session, as one of its drivers or as an observer. Made by the methods of `AsyncClient`."""
 
     def __init__(self, client: AsyncClient, attached: Attached, opened: Opened, tools: ToolSet, hooks: Hooks) -> None:
         self._client = client
@@ -227,9 +249,28 @@ class AsyncSession(NotCopied):
         """What the service said of itself when the session was opened."""
         return self._opened.meta
 
-    def saved(self) -> SavedSession:
-        """Where the session lives, to be stored and joined later. There is no key in it."""
-        return SavedSession(self._client.url, self.id)
+    @property
+    def spent(self) -> Spent:
+        """What the turns of this session have spent so far, those of programs that had it before included."""
+        return self._attached.shell.spent()
+
+    def save(self) -> SavedSession:
+        """The session as a value that outlives this program, at any time, also in the middle of a turn; nothing is sent
+        or waited for. **It holds the session's key and results of tools: keep it where keys are kept.** Then
+        `AsyncClient.attach` goes on with it. Raises `UsageError` for a session that is only observed.
+        """
+        return SavedSession(str(self._shell().run_now('{"save":{}}').value))
+
+    def resume(self, *, traceparent: str | None = None, tracestate: str | None = None) -> AsyncTurn | None:
+        """Takes up the turn that the program before this one has left; None if there is none, or no more.
+
+        It shows the events that were missed, asks for what is still open (``may_have_run``), and ends like any other
+        turn. A message that is sent instead leads with results for the calls that were open.
+        """
+        if not self._shell().engine.pending():
+            return None
+        operation, beside, span = self._begun('{"resume":{}}', traceparent, tracestate)
+        return AsyncTurn(operation, self._attached, beside, span)
 
     def send(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> AsyncTurn:
         """Starts a turn: with a text, a list of content blocks, or a message with ``content``.
@@ -239,21 +280,39 @@ class AsyncSession(NotCopied):
         operation, beside, span = self._begin(message, traceparent, tracestate)
         return AsyncTurn(operation, self._attached, beside, span)
 
-    async def ask(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Reply:
-        """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`."""
-        operation, beside, span = self._begin(message, traceparent, tracestate)
-        try:
-            reply = await drive(operation, beside)
-            operation.outcome()
-        except BaseException as error:
-            if operation.final is None:
-                # Nobody knows on which thread a coroutine that is dropped is closed.
-                shell = self._attached.shell
-                (shell.leave_later if isinstance(error, GeneratorExit) else shell.leave)(operation)
-            span.end(error)
-            raise
-        span.end(None)
-        return given(reply)
+    @overload
+    async def ask(
+        self, message: Any, *, output: None = None, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply: ...
+    @overload
+    async def ask(
+        self, message: Any, *, output: type[T], traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[T]: ...
+    @overload
+    async def ask(
+        self, message: Any, *, output: Any, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[Any]: ...
+    async def ask(
+        self, message: Any, *, output: Any = None, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[Any]:
+        """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`.
+
+        ``output``: the type that the answer is to have, anything that pydantic knows: a model, a dataclass, a
+        ``TypedDict``, ``list[…]``. The model is told its JSON Schema at the end of the message; ``reply.output`` is the
+        value, checked. An answer that does not fit is sent back once, with what is wrong; the second time it is a
+        `MalformedError`. Then the reply counts both turns.
+        """
+        if output is None:
+            return await self._asked(message, traceparent, tracestate)
+        from ._output import Output
+
+        wanted: Output[Any] = Output(output)
+        reply = await self._asked(wanted.asked_in(message), traceparent, tracestate)
+        given = wanted.given(reply)
+        if given is None:
+            again = await self._asked(wanted.again(), traceparent, tracestate)
+            given = wanted.given_after(reply, again)
+        return given
 
     def subscribe(self, after: Cursor | str | None = None) -> AsyncSubscription:
         """Watches the session: from now on, or after a stored cursor; ``Cursor.START`` is the beginning of its log."""
@@ -291,10 +350,10 @@ class AsyncSession(NotCopied):
         self._tools = new
 
     async def cancel(self) -> None:
-        """Asks every turn of this session to end: iterating one then ends with a `CancelledError`.
+        """Ends every turn of this session that was started here, and returns when they are quiet, within bounds.
 
-        `AsyncTurn.cancel` also waits."""
-        self._shell().cancel_turns()
+        Iterating one then ends with a `CancelledError`, after the steps that came before."""
+        await self._shell().cancel_turns()
 
     async def leave(self) -> None:
         """Lets go of the session, which stays open for others: what is under way here is cancelled and waited for."""
@@ -320,12 +379,33 @@ class AsyncSession(NotCopied):
     def __repr__(self) -> str:
         return f"AsyncSession({self.id})"
 
+    async def _asked(self, message: Any, traceparent: str | None, tracestate: str | None) -> Reply:
+        """Sends a message and drives the turn to its reply."""
+        operation, beside, span = self._begin(message, traceparent, tracestate)
+        try:
+            reply = await drive(operation, beside)
+            operation.outcome()
+        except BaseException as error:
+            if operation.final is None:
+                # Nobody knows on which thread a coroutine that is dropped is closed.
+                shell = self._attached.shell
+                (shell.leave_later if isinstance(error, GeneratorExit) else shell.leave)(operation)
+            span.end(error)
+            raise
+        span.end(None)
+        return given(reply)
+
     def _begin(
         self, message: Any, traceparent: str | None, tracestate: str | None
     ) -> tuple[Operation, Beside, tracing.SendSpan]:
+        """Begins a turn with a message."""
+        return self._begun(send_command(message), traceparent, tracestate)
+
+    def _begun(
+        self, command: str, traceparent: str | None, tracestate: str | None
+    ) -> tuple[Operation, Beside, tracing.SendSpan]:
         """Begins a turn."""
         shell = self._shell()
-        command = send_command(message)
         span = tracing.start_send(self.id, traceparent, tracestate)
         beside = Beside(self._tools, self._hooks, self._client._pool, span)
         try:

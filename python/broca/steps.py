@@ -7,7 +7,9 @@ beside it, exactly as it came.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Union, cast
+
+from typing_extensions import TypeVar
 
 from ._broca import Event, TextDelta, decode_json, events_of
 from ._json import wire_value
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from .errors import Retry
+
+T = TypeVar("T", default=None)
 
 __all__ = [
     "Answered",
@@ -33,6 +37,7 @@ __all__ = [
     "Received",
     "Reply",
     "Sending",
+    "Spent",
     "Status",
     "Step",
     "TextDelta",
@@ -169,9 +174,11 @@ class ToolCall(_Called):
     """The model called a tool. When ``runs_itself`` is true its function runs already, and the step is for display.
 
     ``idempotency_key`` is the same for every attempt at this call: hand it to whatever must not happen twice.
+    ``may_have_run``: the program that had the session before may have run this call, and nothing says how far it came.
     """
 
     runs_itself: bool = False
+    may_have_run: bool = False
 
     def complete(self, result: Any) -> Answered:
         """Answers with the result: a str as it is, a ``Content`` as blocks, everything else as JSON text."""
@@ -191,16 +198,22 @@ class ToolCancel:
 
 @dataclass(frozen=True)
 class ToolSettled:
-    """A call has its one result: ``done``, ``failed``, ``not_started``, ``interrupted_may_have_run`` or
-    ``timed_out_may_have_run``."""
+    """A call of the tool ``name`` has its one result: ``done``, ``failed``, ``not_started``,
+    ``interrupted_may_have_run`` or ``timed_out_may_have_run``."""
 
     tool_use_id: str
     outcome: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Approval(_Called):
-    """Somebody has to allow this call first. Without an answer it is denied when its time is over."""
+    """Somebody has to allow this call first. Without an answer it is denied when its time is over.
+
+    ``may_have_run``: the program that had the session before may have run this call already.
+    """
+
+    may_have_run: bool = False
 
     def allow(self) -> Answered:
         """Runs the call as it is."""
@@ -226,7 +239,8 @@ class ApprovalWithdrawn:
 class Status:
     """Where the operation stands: ``queued``, ``sent``, ``connected``, or ``reconnecting``.
 
-    The last comes with the delay in ``delay_ms``, the ``error_kind`` of what went wrong, and ``why`` in words.
+    The first says in ``why`` the place at the service, where that is known. The last comes with the delay in
+    ``delay_ms``, the ``error_kind`` of what went wrong, and ``why`` in words.
     """
 
     state: str
@@ -289,14 +303,32 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What a turn came to: the text of the answer, the tokens if anybody counted them, and the rounds it took."""
+class Spent:
+    """What all turns of a session have spent, those of programs that had it before included: ``rounds``, tokens as far
+    as providers count them, and calls of this client's tools."""
+
+    rounds: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    tool_calls: int = 0
+
+
+@dataclass(frozen=True)
+class Reply(Generic[T]):
+    """What a turn came to: the text of the answer, the tokens if anybody counted them, the rounds and the calls of this
+    client's tools that it took, and what all turns of the ``session`` have spent, this one included.
+
+    ``output``: the answer as a value of the type that ``ask(…, output=…)`` asked for; otherwise None.
+    """
 
     text: str = field(repr=False)
     message_json: str = field(repr=False)
     usage: Usage | None
     rounds: int
     events_json: str = field(repr=False)
+    tool_calls: int = 0
+    session: Spent = Spent()
+    output: T = field(default=cast(T, None), repr=False)
 
     @property
     def message(self) -> Any:

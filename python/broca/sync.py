@@ -26,7 +26,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import tracing
 from ._core import (
@@ -34,7 +34,6 @@ from ._core import (
     NotCopied,
     Opened,
     Process,
-    SavedSession,
     expect,
     history_command,
     new_engine,
@@ -42,11 +41,11 @@ from ._core import (
     opened,
     page,
     send_command,
-    session_id_of,
     subscribe_command,
 )
 from ._json import compact
 from ._options import Options
+from ._saved import SavedSession, attach_command, session_id_of
 from ._sync_operation import (
     ApprovalHandler,
     Beside,
@@ -59,7 +58,7 @@ from ._sync_operation import (
 )
 from ._sync_shell import Driver
 from .errors import BrocaError, CancelledError, ClosedError, InternalError, TimeoutError, UsageError
-from .steps import Approval, Cursor, Done, Event, Gap, Page, Reply, Sending, Step, ToolCall
+from .steps import Approval, Cursor, Done, Event, Gap, Page, Reply, Sending, Spent, Step, ToolCall
 from .tools import ToolSet
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ if TYPE_CHECKING:
 
     from ._options import ClientOptions
     from .tools import ToolLike
+
+T = TypeVar("T")
 
 __all__ = ["Client", "Session", "Subscription", "Turn"]
 
@@ -109,7 +110,8 @@ class Client(NotCopied):
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        return self._attach("open", None, ToolSet(tools, asynchronous=False), hooks)
+        given = ToolSet(tools, asynchronous=False)
+        return self._attach("open", open_command("open", None, given), given, hooks)
 
     def join(
         self,
@@ -122,12 +124,32 @@ class Client(NotCopied):
     ) -> Session:
         """Joins a session as one of its drivers; see `open`."""
         hooks = Hooks(on_approval, on_sending, on_received)
-        session_id = session_id_of(session, self.url)
-        return self._attach("join", session_id, ToolSet(tools, asynchronous=False), hooks)
+        given = ToolSet(tools, asynchronous=False)
+        command = open_command("join", session_id_of(session, self.url), given)
+        return self._attach("join", command, given, hooks)
+
+    def attach(
+        self,
+        saved: SavedSession | str,
+        tools: Iterable[ToolLike] = (),
+        *,
+        on_approval: ApprovalHandler | None = None,
+        on_sending: SendingHandler | None = None,
+        on_received: ReceivedHandler | None = None,
+    ) -> Session:
+        """Goes on with a session that another program has saved, in this language or another; see `open`.
+
+        It registers again, declares these tools if there are any, and reads the log. `Session.resume` then takes up
+        the turn that was left, if there is one. ``saved``: what `Session.save` gave, or its JSON text.
+        """
+        hooks = Hooks(on_approval, on_sending, on_received)
+        given = ToolSet(tools, asynchronous=False)
+        return self._attach("attach", attach_command(saved, given), given, hooks)
 
     def observe(self, session: SavedSession | str) -> Session:
         """Joins a session to watch it: no registration, no tools."""
-        return self._attach("observe", session_id_of(session, self.url), None, Hooks())
+        command = open_command("observe", session_id_of(session, self.url), None)
+        return self._attach("observe", command, ToolSet((), asynchronous=False), Hooks())
 
     def meta(self) -> dict[str, Any]:
         """What the service is and can do."""
@@ -168,19 +190,18 @@ class Client(NotCopied):
         self._drivers.add(driver)
         return driver
 
-    def _attach(self, way: str, session_id: str | None, tools: ToolSet | None, hooks: Hooks) -> Session:
+    def _attach(self, way: str, command: str, tools: ToolSet, hooks: Hooks) -> Session:
         driver = self._driver(hooks=hooks.wanted() or tracing.traces_rounds())
-        command = open_command(way, session_id, tools)
         try:
             _, finished = run(driver, command, f"Client.{way}")
         except BaseException:
             driver.close()
             raise
-        return Session(driver, self, opened(finished), tools or ToolSet((), asynchronous=False), hooks)
+        return Session(driver, self, opened(finished), tools, hooks)
 
 
 class Session(NotCopied):
-    """A session, as one of its drivers or as an observer. Made by `Client.open`, `join` and `observe`."""
+    """A session, as one of its drivers or as an observer. Made by the methods of `Client`."""
 
     def __init__(self, driver: Driver, client: Client, opened: Opened, tools: ToolSet, hooks: Hooks) -> None:
         self._driver = driver
@@ -209,9 +230,30 @@ class Session(NotCopied):
         """What the service said of itself when the session was opened."""
         return self._opened.meta
 
-    def saved(self) -> SavedSession:
-        """Where the session lives, to be stored and joined later. There is no key in it."""
-        return SavedSession(self._client.url, self.id)
+    @property
+    def spent(self) -> Spent:
+        """What the turns of this session have spent so far, those of programs that had it before included."""
+        return Spent(*self._driver.engine.spent())
+
+    def save(self) -> SavedSession:
+        """The session as a value that outlives this program, at any time, also in the middle of a turn; nothing is sent
+        or waited for. **It holds the session's key and results of tools: keep it where keys are kept.** Then
+        `Client.attach` goes on with it. Raises `UsageError` for a session that is only observed.
+        """
+        _, finished = run(self._driver, '{"save":{}}', "Session.save")
+        return SavedSession(str(finished.value))
+
+    def resume(self, *, traceparent: str | None = None, tracestate: str | None = None) -> Turn | None:
+        """Takes up the turn that the program before this one has left; None if there is none, or no more.
+
+        It shows the events that were missed, asks for what is still open (``may_have_run``), and ends like any other
+        turn. A message that is sent instead leads with results for the calls that were open.
+        """
+        self._driver.enter("Session.resume")
+        if not self._driver.engine.pending():
+            return None
+        self._refuse_inside()
+        return self._begun('{"resume":{}}', traceparent, tracestate)
 
     def send(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Turn:
         """Starts a turn: with a text, a list of content blocks, or a message with ``content``.
@@ -219,29 +261,43 @@ class Session(NotCopied):
         Turns of one session run one after the other. Tools run in a copy of the context of this call. Raises
         `UsageError` in a tool of this session: its turn would wait for the tool, and the tool for its turn.
         """
-        driver = self._driver
-        driver.enter("Session.send")
-        if runs_inside(driver):
-            raise UsageError(
-                "a tool or a handler of a session cannot start a turn in it: that turn would wait for the one that "
-                "waits for the tool. Another session of the client can be used"
-            )
-        command = send_command(message)
-        span = tracing.start_send(self.id, traceparent, tracestate)
-        beside = Beside(driver, self._tools, self._hooks, span, asked=self._client._options.hooks)
-        try:
-            operation = Operation(
-                driver, command, "Turn.__next__",
-                beside=beside, runs_itself=self._runs_itself, headers=span.headers,
-            )  # fmt: skip
-        except BaseException as error:
-            span.end(error)
-            raise
-        return Turn(operation, beside, span)
+        self._driver.enter("Session.send")
+        self._refuse_inside()
+        return self._begun(send_command(message), traceparent, tracestate)
 
-    def ask(self, message: Any, *, traceparent: str | None = None, tracestate: str | None = None) -> Reply:
-        """Sends a message and drives the turn to its reply; see `Turn.reply`."""
-        return self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
+    @overload
+    def ask(
+        self, message: Any, *, output: None = None, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply: ...
+    @overload
+    def ask(
+        self, message: Any, *, output: type[T], traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[T]: ...
+    @overload
+    def ask(
+        self, message: Any, *, output: Any, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[Any]: ...
+    def ask(
+        self, message: Any, *, output: Any = None, traceparent: str | None = None, tracestate: str | None = None
+    ) -> Reply[Any]:
+        """Sends a message and drives the turn to its reply; see `Turn.reply`.
+
+        ``output``: the type that the answer is to have, anything that pydantic knows: a model, a dataclass, a
+        ``TypedDict``, ``list[…]``. The model is told its JSON Schema at the end of the message; ``reply.output`` is the
+        value, checked. An answer that does not fit is sent back once, with what is wrong; the second time it is a
+        `MalformedError`. Then the reply counts both turns.
+        """
+        if output is None:
+            return self._asked(message, traceparent, tracestate)
+        from ._output import Output
+
+        wanted: Output[Any] = Output(output)
+        reply = self._asked(wanted.asked_in(message), traceparent, tracestate)
+        given = wanted.given(reply)
+        if given is None:
+            again = self._asked(wanted.again(), traceparent, tracestate)
+            given = wanted.given_after(reply, again)
+        return given
 
     def subscribe(self, after: Cursor | str | None = None) -> Subscription:
         """Watches the session: from now on, or after a stored cursor; ``Cursor.START`` is the beginning of its log."""
@@ -278,7 +334,9 @@ class Session(NotCopied):
         self._tools = new
 
     def cancel(self) -> None:
-        """Ends every turn of this session that was started here, and returns when they are quiet."""
+        """Ends every turn of this session that was started here, and returns when they are quiet, within bounds.
+
+        Iterating one then ends with a `CancelledError`, after the steps that came before."""
         self._driver.enter("Session.cancel")
         self._driver.cancel_turns()
 
@@ -302,6 +360,32 @@ class Session(NotCopied):
 
     def __repr__(self) -> str:
         return f"Session({self.id})"
+
+    def _asked(self, message: Any, traceparent: str | None, tracestate: str | None) -> Reply:
+        """Sends a message and drives the turn to its reply."""
+        return self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
+
+    def _refuse_inside(self) -> None:
+        if runs_inside(self._driver):
+            raise UsageError(
+                "a tool or a handler of a session cannot start a turn in it: that turn would wait for the one that "
+                "waits for the tool. Another session of the client can be used"
+            )
+
+    def _begun(self, command: str, traceparent: str | None, tracestate: str | None) -> Turn:
+        """Begins a turn."""
+        driver = self._driver
+        span = tracing.start_send(self.id, traceparent, tracestate)
+        beside = Beside(driver, self._tools, self._hooks, span, asked=self._client._options.hooks)
+        try:
+            operation = Operation(
+                driver, command, "Turn.__next__",
+                beside=beside, runs_itself=self._runs_itself, headers=span.headers,
+            )  # fmt: skip
+        except BaseException as error:
+            span.end(error)
+            raise
+        return Turn(operation, beside, span)
 
     def _runs_itself(self, name: str) -> bool:
         return self._tools.runnable(name) is not None

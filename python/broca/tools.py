@@ -101,7 +101,7 @@ class ToolContext:
     A parameter with this annotation is filled in, and not shown to the model.
     """
 
-    __slots__ = ("cancelled", "idempotency_key", "input_json", "name", "tool_use_id")
+    __slots__ = ("cancelled", "idempotency_key", "input_json", "may_have_run", "name", "tool_use_id")
 
     name: str
     """The tool's name."""
@@ -111,14 +111,19 @@ class ToolContext:
     """The same for every attempt at this call: hand it to whatever must not happen twice."""
     input_json: str
     """The arguments, exactly as the model wrote them."""
+    may_have_run: bool
+    """Whether the program that had the session before may have run this call; nothing says how far it came."""
     cancelled: CancelToken
     """Whether the answer still counts. Async tools are cancelled as tasks as well."""
 
-    def __init__(self, name: str, tool_use_id: str, idempotency_key: str, input_json: str) -> None:
+    def __init__(
+        self, name: str, tool_use_id: str, idempotency_key: str, input_json: str, may_have_run: bool = False
+    ) -> None:
         self.name = name
         self.tool_use_id = tool_use_id
         self.idempotency_key = idempotency_key
         self.input_json = input_json
+        self.may_have_run = may_have_run
         self.cancelled = CancelToken()
 
     def __repr__(self) -> str:

@@ -84,7 +84,7 @@ def test_an_observer_sees_the_log_from_a_stored_cursor_to_its_end(server: Server
         ):
             session = await client.open()
             await session.ask("one")
-            watching = await other.observe(session.saved())
+            watching = await other.observe(session.id)
             seen: list[broca.Event] = []
             subscription = watching.subscribe(broca.Cursor.START)
             async for step in subscription:
@@ -586,7 +586,7 @@ def test_a_session_that_is_left_stays_open_for_others(server: Server, run: Run) 
     async def main() -> None:
         async with broca.AsyncClient(server.url, server.key) as client:
             async with await client.open() as session:
-                saved = session.saved()
+                saved = session.save()
             with pytest.raises(errors.ClosedError):
                 await session.ask("hello")
             again = await client.join(saved)

@@ -149,7 +149,8 @@ EVENT = (
 VALUES = [
     broca.Cursor("evt_1"),
     broca.Cursor.START,
-    broca.SavedSession("http://127.0.0.1:1", "ses_1"),
+    broca.SavedSession('{"session_id":"ses_1","service":"http://127.0.0.1:1"}'),
+    broca.Spent(1, 2, 3, 4),
     broca.TextDelta("a", "msg_1"),
     broca.ReasoningDelta("a", "msg_1"),
     broca.ToolInputDelta("{", "tu_1"),

@@ -368,7 +368,7 @@ class TestReading:
     def test_an_observer_sees_a_session_to_its_end(self, server: Server) -> None:
         with broca.Client(server.url, server.key) as client, broca.Client(server.url, server.watch_key) as other:
             session = client.open()
-            watcher = other.observe(session.saved())
+            watcher = other.observe(session.save())
             seen: list[str] = []
             ready = threading.Event()
 

@@ -8,7 +8,7 @@ use crate::step::{SessionWords, push_events};
 use crate::{command, options};
 use broca::engine::{
     Accepted, Answer, CallId, CloseReason, Command, Config, ConnId, Effect, Engine, Environment,
-    OpId, ResolveId, Step, Trace,
+    OpId, ResolveId, Spent, Step, Trace,
 };
 use broca_proto::{Error, ErrorKind, Json, Secret, Time};
 use bytes::{Bytes, BytesMut};
@@ -140,6 +140,14 @@ impl Handle {
     /// `usage` for an answer that does not fit the question, or a question never asked.
     pub fn answer(&self, call: u64, answer: Answer, now: Time) -> Result<Accepted, Error> {
         self.guard(|state| state.engine.answer(CallId(call), answer, now))
+    }
+
+    /// What the turns of the session have spent so far, those of programs that had it before included.
+    ///
+    /// # Errors
+    /// `panic` only.
+    pub fn spent(&self) -> Result<Spent, Error> {
+        self.guard(|state| Ok(state.engine.spent()))
     }
 
     /// A name was resolved to these addresses, in the order of preference, or was not, and why.

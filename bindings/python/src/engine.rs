@@ -129,6 +129,19 @@ impl Engine {
         })
     }
 
+    /// Whether a turn that another program has left waits to be taken up.
+    fn pending(&self, py: Python<'_>) -> PyResult<bool> {
+        guarded(py, || self.handle.is_pending().map_err(|error| raised(py, &error)))
+    }
+
+    /// What the session's turns have spent so far: rounds, tokens read, tokens written, calls of tools.
+    fn spent(&self, py: Python<'_>) -> PyResult<(u32, u64, u64, u32)> {
+        guarded(py, || {
+            let spent = self.handle.spent().map_err(|error| raised(py, &error))?;
+            Ok((spent.rounds, spent.input_tokens, spent.output_tokens, spent.tool_calls))
+        })
+    }
+
     /// A name was resolved to these addresses, or was not, and why. Addresses that say more than an address are left out.
     fn resolved<'py>(
         &self,

@@ -1,0 +1,110 @@
+"""Answers that are values: what the model is told of the type, and how its text becomes one.
+
+pydantic does the work; it is imported with the first answer that is asked for so, not with the package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from ._json import compact
+from ._schema import faults_of, schema_of_type
+from .errors import InvalidArgumentError, MalformedError
+from .steps import Usage
+
+if TYPE_CHECKING:
+    from .steps import Reply
+
+T = TypeVar("T")
+
+_FORM = (
+    "Give your final answer as one JSON value and nothing else: no words around it. "
+    "It must fit this JSON Schema:\n{schema}"
+)
+_AGAIN = (
+    "{faults}\n\nGive the answer again, whole and corrected, "
+    "as one JSON value and nothing else. It must fit the same JSON Schema."
+)
+# A line of a JSON text never begins with a fence: inside of its strings there are no lines.
+_FENCED = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+class Output(Generic[T]):
+    """A type that an answer is asked for in."""
+
+    __slots__ = ("_adapter", "_form", "_kinds", "_name", "_told")
+
+    def __init__(self, wanted: Any) -> None:
+        """Raises `InvalidArgumentError` for what pydantic does not know, or what has no JSON Schema."""
+        self._name = getattr(wanted, "__name__", None) or "type"
+        try:
+            self._adapter: TypeAdapter[T] = TypeAdapter(wanted)
+            schema = schema_of_type(self._adapter)
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise InvalidArgumentError(f"output= takes a type with a JSON Schema: {reason}") from error
+        self._form = _FORM.format(schema=compact(schema, "the schema"))
+        # What is wrong with the answer that was looked at last: for the model, and without its words.
+        self._told = ""
+        self._kinds: list[str] = []
+
+    def asked_in(self, message: Any) -> Any:
+        """The message with a word about the form of the answer at its end."""
+        if isinstance(message, str):
+            return f"{message}\n\n{self._form}"
+        if isinstance(message, Mapping) and "content" in message:
+            return {**message, "content": self.asked_in(message["content"])}
+        if isinstance(message, (list, tuple)):
+            return [*message, {"type": "text", "text": self._form}]
+        raise InvalidArgumentError("a message is a text, a list of content blocks, or an object with content")
+
+    def given(self, reply: Reply[Any]) -> Reply[T] | None:
+        """The reply with the value of its text; None if it does not fit."""
+        for text in _candidates(reply.text):
+            try:
+                return replace(reply, output=self._adapter.validate_json(text))
+            except ValidationError as error:
+                self._told = faults_of(error, "Your answer does not fit")
+                self._kinds = [fault["type"] for fault in error.errors(include_url=False, include_input=False)]
+        return None
+
+    def again(self) -> str:
+        """What the model is told about an answer that does not fit."""
+        return _AGAIN.format(faults=self._told)
+
+    def given_after(self, first: Reply[Any], second: Reply[Any]) -> Reply[T]:
+        """The second reply with its value, and with what both turns took. Raises `MalformedError` if it does not fit
+        either, with the kinds of faults alone: places and words may be what the model wrote."""
+        reply = self.given(_together(first, second))
+        if reply is not None:
+            return reply
+        kinds = ", ".join(self._kinds[:5])
+        raise MalformedError(
+            f"the model's answer is no {self._name}, and was none when it was corrected ({kinds}); "
+            "the session's log has both: ask with a simpler type, or say more about it in the message",
+            details={"faults": self._kinds},
+        )
+
+
+def _candidates(text: str) -> list[str]:
+    """The JSON texts that an answer may mean: what stands in code fences, or else all of it."""
+    return [match[2] for match in _FENCED.finditer(text)] or [text.strip()]
+
+
+def _together(first: Reply[Any], second: Reply[Any]) -> Reply[Any]:
+    """The second reply, with what both turns took and logged."""
+    counted = [reply.usage for reply in (first, second) if reply.usage is not None]
+    usage = Usage(sum(u.input_tokens for u in counted), sum(u.output_tokens for u in counted)) if counted else None
+    lists = (reply.events_json.strip()[1:-1].strip() for reply in (first, second))
+    return replace(
+        second,
+        usage=usage,
+        rounds=first.rounds + second.rounds,
+        tool_calls=first.tool_calls + second.tool_calls,
+        events_json=f"[{','.join(filter(None, lists))}]",
+    )
