@@ -246,7 +246,7 @@ def test_a_cut_stream_is_an_error_that_says_so_and_the_session_goes_on(run: Run)
             answer.writer.transport.abort()
 
     async def main() -> None:
-        async with broca.AsyncClient(service.url, "k") as client:
+        async with broca.AsyncClient(service.url, "k", recovery_timeout_ms=0) as client:
             session = await client.open()
             for how in ("cut", "reset"):
                 with pytest.raises(errors.BrocaError) as caught:

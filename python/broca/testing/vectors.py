@@ -8,6 +8,7 @@ and questions are answered through them; the clock, the service and everything t
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING, Any, Callable
@@ -105,6 +106,7 @@ def _call(kind: str, step: steps.ToolCall | steps.Approval) -> str:
         name=step.name,
         input=step.input_json,
         idempotency_key=step.idempotency_key,
+        may_have_run=step.may_have_run,
     )
 
 
@@ -126,6 +128,8 @@ def _done(step: steps.Done) -> str:
         usage=counted,
         rounds=reply.rounds,
         events=reply.events_json,
+        tool_calls=reply.tool_calls,
+        session=json.dumps(dataclasses.asdict(reply.session)),
     )
 
 
@@ -141,7 +145,9 @@ _SAYS: dict[type, Callable[[Any], str]] = {
     steps.Approval: lambda s: _call("approval", s),
     steps.ToolCancel: lambda s: _line("step", "tool_cancel", tool_use_id=s.tool_use_id),
     steps.ApprovalWithdrawn: lambda s: _line("step", "approval_withdrawn", tool_use_id=s.tool_use_id),
-    steps.ToolSettled: lambda s: _line("step", "tool_settled", tool_use_id=s.tool_use_id, outcome=s.outcome),
+    steps.ToolSettled: lambda s: _line(
+        "step", "tool_settled", tool_use_id=s.tool_use_id, outcome=s.outcome, name=s.name
+    ),
     steps.Status: _status,
     steps.Warning: lambda s: _line("step", "warning", **{"class": s.category, "message": s.message}),
     steps.Sending: lambda s: _line("step", "sending", call=s.call, round=s.round, message=s.message_json),
