@@ -309,7 +309,7 @@ def test_timeouts_are_errors_of_their_class(run: Run) -> None:
             await asyncio.sleep(0.4)
 
     async def main() -> None:
-        async with broca.AsyncClient(service.url, "k", head_timeout_ms=100) as client:
+        async with broca.AsyncClient(service.url, "k", head_timeout_ms=100, recovery_timeout_ms=0) as client:
             session = await client.open()
             began = time.monotonic()
             with pytest.raises(errors.TimeoutError):
