@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from .. import steps
 from .._broca import ChatStream, Engine, layout_table
-from .._core import StepReader, error_of
+from .._core import LOG, LOG_DROPPED, StepReader, error_of
 from ..errors import BrocaError
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Child:
     def _effects(self, taken: list[tuple[Any, ...]] | None = None) -> Iterator[str]:
         """The effects that an input gave; without them, those that wait in the engine."""
         for number, *values in taken or self._live().effects() or ():
-            if number in _EFFECTS:
+            if number not in (LOG, LOG_DROPPED):
                 name, fields = _EFFECTS[number]
                 yield _line("effect", name, **dict(zip(fields, values)))
 
