@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 import shutil
+import signal
 from collections.abc import Coroutine, Iterator
 from typing import Any, Callable
 
@@ -15,6 +16,10 @@ from broca.testing import Server
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 Run = Callable[[Coroutine[Any, Any, None]], None]
+
+# A shell that runs the tests in the background ignores interrupts, and programs inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _binary() -> str | None:
