@@ -196,6 +196,19 @@ test("a message of many megabytes arrives whole", async () => {
   await fake.stop();
 });
 
+test("answers are looked for awake or asleep, as it is set", async () => {
+  const fake = await madeUp((call: Call) => call.result(saying("ok")));
+  for (const awakeUs of [0, 300, 1_000_000]) {
+    const session = await new Client(fake.url, { key: "k", awakeUs }).open();
+    for (let turn = 0; turn < 5; turn++) assert.equal((await session.ask("x")).text, "ok");
+    await session.leave();
+  }
+  for (const awakeUs of [-1, 1_000_001, NaN, "1" as never]) {
+    assert.throws(() => new Client(fake.url, { key: "k", awakeUs }), { name: "InvalidArgumentError", message: /awakeUs must be a number from 0/ });
+  }
+  await fake.stop();
+});
+
 test("a reset in the middle of an answer is an IoError or an early end, never a success", async () => {
   const fake = await madeUp((call: Call) => {
     call.response.write("{");

@@ -169,7 +169,7 @@ class Shell(Answering):
     ) -> Operation:
         """Begins an operation; a turn, if something may run beside it."""
         self.check()
-        op, effects = self.engine.command(command, int(self.loop.time() * 1000), traceparent, tracestate)
+        op, effects = self.engine.command(command, self.now(), traceparent, tracestate)
         operation = self._operations[op] = Operation(self, op, beside)
         if effects is not None:
             self.carry_out(effects)
@@ -217,7 +217,7 @@ class Shell(Answering):
         if self.over:
             return False
         here = _get_running_loop() is self.loop
-        now = int(self.loop.time() * 1000)
+        now = self.now()
         try:
             in_time, effects = self.engine.answer(call, word, value, now, traceparent, tracestate, here)
         except UnicodeEncodeError:

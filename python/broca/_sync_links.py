@@ -183,8 +183,10 @@ class Links:
         if wire.stage == CONNECTING:
             return
         asked = monotonic()
-        wire.unsaid += wire.flush()
-        self._awake_until = self._awake.asked(asked)
+        size = wire.flush()
+        if size:
+            wire.unsaid += size
+            self._awake_until = self._awake.asked(asked)
         if wire.unsaid >= core.WORTH_SAYING:
             # The engine hands out more than this without a word.
             size, wire.unsaid = wire.unsaid, 0
