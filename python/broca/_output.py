@@ -65,12 +65,19 @@ class Output(Generic[T]):
 
     def given(self, reply: Reply[Any]) -> Reply[T] | None:
         """The reply with the value of its text; None if it does not fit."""
-        for text in _candidates(reply.text):
+        blocks = [match[2] for match in _FENCED.finditer(reply.text)]
+        meant = blocks[-1] if blocks else reply.text
+        # All of it, or the last code block in it that is JSON.
+        for text in (reply.text, *reversed(blocks)):
             try:
-                return replace(reply, output=self._adapter.validate_json(text))
+                return replace(reply, output=self._adapter.validate_json(text.strip()))
             except ValidationError as error:
-                self._told = faults_of(error, "Your answer does not fit")
-                self._kinds = [fault["type"] for fault in error.errors(include_url=False, include_input=False)]
+                kinds = [fault["type"] for fault in error.errors(include_url=False, include_input=False)]
+                is_json = kinds != ["json_invalid"]
+                if is_json or text is meant:
+                    self._told, self._kinds = faults_of(error, "Your answer does not fit"), kinds
+                if is_json:
+                    break
         return None
 
     def again(self) -> str:
@@ -89,11 +96,6 @@ class Output(Generic[T]):
             "the session's log has both: ask with a simpler type, or say more about it in the message",
             details={"faults": self._kinds},
         )
-
-
-def _candidates(text: str) -> list[str]:
-    """The JSON texts that an answer may mean: what stands in code fences, or else all of it."""
-    return [match[2] for match in _FENCED.finditer(text)] or [text.strip()]
 
 
 def _together(first: Reply[Any], second: Reply[Any]) -> Reply[Any]:

@@ -77,6 +77,8 @@ FITTING = [
     (Score, 'Here it is:\n\n```json\n{"points": 3}\n```\nAnything else?', {"points": 3}),
     (str, '```\n"a ``` b"\n```', "a ``` b"),
     (Score, '```py\nprint("no")\n```\nand\n~~~\n{"points": 4}\n~~~', {"points": 4}),
+    (Score, '```\n{"points": 1}\n```\nor rather\n```\n{"points": 2}\n```', {"points": 2}),
+    (Score, '```\n{"points": 5}\n```\nas in\n```py\nprint(5)\n```', {"points": 5}),
 ]  # fmt: skip
 
 
