@@ -2,8 +2,9 @@
 """Runs the programs of examples/ in every language against a service of its own, and looks at what they print; and does
 what README.md says to a newcomer.
 
-Usage: examples.py BUILD INSTALLED, called by examples-test.sh; the last line is `N passed, N failed, N skipped`. BUILD
-holds the command and the programs in Rust, INSTALLED the packages of the other languages.
+Usage: examples.py BUILD INSTALLED [PART…], called by examples-test.sh with the Python of INSTALLED; the last line is
+`N passed, N failed, N skipped`. BUILD holds the command and the programs in Rust, INSTALLED the packages of the other
+languages; a PART of a case's name leaves out the others.
 """
 
 import json
@@ -13,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import guides
 import readme
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -183,9 +186,31 @@ def cases(programs, scratch):
     yield "docs/errors.md is the table of errors", partial(subprocess.run, errors, check=True, timeout=SECONDS)
 
 
+def guide_cases(programs):
+    """The programs of the guide. Each has a service of its own, and mostly waits."""
+    for page in guides.pages():
+        for language in LANGUAGES:
+            around = programs.build, programs.installed, programs.environment
+            yield f"guide: {page}: {language}", partial(guides.play, *around, language, page)
+
+
+def fault_of(case):
+    """Why what has to hold does not, or None."""
+    _, hold = case
+    try:
+        hold()
+    except (AssertionError, subprocess.SubprocessError, OSError, ValueError, RuntimeError) as fault:
+        return fault
+    return None
+
+
 def main():
     build, installed = map(pathlib.Path, sys.argv[1:3])
+    parts = sys.argv[3:]
     passed = failed = 0
+
+    def wanted(some):
+        return [case for case in some if not parts or any(part in case[0] for part in parts)]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("BROCA_", "BAE_"))}
@@ -204,12 +229,13 @@ def main():
         try:
             environment["BROCA_URL"] = json.loads(service.stdout.readline())["url"]
             programs = Programs(build, installed, environment)
-            for sentence, hold in cases(programs, scratch):
-                try:
-                    hold()
-                    passed += 1
-                except (AssertionError, subprocess.SubprocessError, OSError, ValueError) as fault:
-                    failed += 1
+            alone, together = wanted(cases(programs, scratch)), wanted(guide_cases(programs))
+            with ThreadPoolExecutor(len(LANGUAGES)) as pool:
+                faults = [*map(fault_of, alone), *pool.map(fault_of, together)]
+            for (sentence, _), fault in zip([*alone, *together], faults):
+                passed += fault is None
+                failed += fault is not None
+                if fault is not None:
                     print(f"examples: not so: {sentence}: {fault}", file=sys.stderr)
         finally:
             service.stdin.close()

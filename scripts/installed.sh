@@ -68,7 +68,7 @@ install_node() {
 compile_c() {
     local source=$1 program=$2 prefix=$packages/capi
     [ -e "$prefix/include/broca.h" ] || fail "$prefix is missing: run make packages"
-    if [ -x "$program" ] && [ -z "$(find "$source" "$root/examples/c/argument.h" "$prefix" -newer "$program" -print -quit)" ]; then
+    if [ -x "$program" ] && [ -z "$(find "$source" "$root/examples/c/argument.h" "$root/examples/guide/guide.h" "$prefix" -newer "$program" -print -quit)" ]; then
         return
     fi
     mkdir -p "$(dirname "$program")"
