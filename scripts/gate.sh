@@ -42,10 +42,12 @@ versions() {
     python3 scripts/versions.py
 }
 
-# What is generated and committed: the header of C, the layout of batches as TypeScript reads it.
+# What is generated and committed: the header of C, the layout of batches as TypeScript reads it, the programs that the
+# guide shows.
 generated() {
     cargo run --quiet --locked --package broca-xtask -- header --check &&
-        cargo run --quiet --locked --package broca-node --bin layout-ts -- --check
+        cargo run --quiet --locked --package broca-node --bin layout-ts -- --check &&
+        python3 scripts/snippets.py
 }
 
 vectors() {
