@@ -33,6 +33,6 @@ static broca_options *options_of_environment(void) {
 }
 
 /* Whether a text of broca is this one. */
-static int is(broca_bytes text, const char *word) { return text.len == strlen(word) && memcmp(text.data, word, text.len) == 0; }
+static inline int is(broca_bytes text, const char *word) { return text.len == strlen(word) && memcmp(text.data, word, text.len) == 0; }
 
 #endif
