@@ -6,7 +6,6 @@ set -euo pipefail
 . "$(dirname "$0")/tools.sh"
 cd "$root"
 
-budget=$((${SIZE_BUDGET_MB:-3} * 1000 * 1000))
 passed=0
 failed=0
 
@@ -19,8 +18,8 @@ within() {
         return
     fi
     bytes=$(stat -L -c %s "$file" 2>/dev/null || stat -L -f %z "$file")
-    printf '%-24s %9d bytes of %d\n' "$what" "$bytes" "$budget"
-    if [ "$bytes" -le "$budget" ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    printf '%-24s %9d bytes of %d\n' "$what" "$bytes" "$size_budget"
+    if [ "$bytes" -le "$size_budget" ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
 within "wheel (compressed)" "$(compgen -G "$target/packages/broca_sdk-*.whl" || true)"

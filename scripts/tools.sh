@@ -12,6 +12,9 @@ mkdir -p "$logs"
 # features. A build of one package would resolve other features and compile its dependencies again.
 workspace=(--workspace --all-features --locked)
 
+# What a file that users download or load may have, in bytes: small enough to ship inside another program.
+size_budget=$((${SIZE_BUDGET_MB:-3} * 1000 * 1000))
+
 say() { printf '%s\n' "$*" >&2; }
 
 fail() {

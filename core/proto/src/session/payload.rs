@@ -2,6 +2,9 @@
 //!
 //! Only the members a reader cannot do without are required; everything else has a default, and
 //! members this version does not know stay in the event's raw JSON.
+//!
+//! [`Payload`] is for applications. What the client itself looks at it reads member by member, so that a program
+//! which asks for no typed payload does not carry the code for 28 of them.
 
 use super::content::{Content, Dispatch, Message, Role, open_enum};
 use super::event::EventType;
@@ -34,10 +37,9 @@ macro_rules! payloads {
                     EventType::ClientMessageSend => {
                         Self::ClientMessageSend(Message::read(payload, Role::User)?)
                     }
-                    EventType::ServerMessageSend => Self::ServerMessageSend(ServerMessage {
-                        message: Message::read(payload, Role::Assistant)?,
-                        synthetic: payload.member("synthetic").and_then(|v| v.to_text()),
-                    }),
+                    EventType::ServerMessageSend => {
+                        Self::ServerMessageSend(ServerMessage::read(payload)?)
+                    }
                     $( EventType::$variant => Self::$variant(payload.decode()?), )*
                     EventType::Unknown(_) => Self::Unknown(payload.clone()),
                 })
@@ -449,6 +451,17 @@ pub struct SubagentState {
 }
 
 impl ServerMessage {
+    /// Reads the payload of a `server.message.send`.
+    ///
+    /// # Errors
+    /// When it is no message.
+    pub fn read(payload: &Json) -> Result<Self, JsonError> {
+        Ok(Self {
+            message: Message::read(payload, Role::Assistant)?,
+            synthetic: payload.member("synthetic").and_then(|v| v.to_text()),
+        })
+    }
+
     /// What is said.
     #[must_use]
     pub fn content(&self) -> &Content {

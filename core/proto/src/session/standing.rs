@@ -6,7 +6,8 @@
 use super::content::{Dispatch, Message, Role};
 use super::event::{Event, EventType};
 use super::ids::KeyId;
-use super::payload::{ErrorReason, Payload, SessionError};
+use super::payload::{ErrorReason, ServerMessage};
+use crate::Json;
 
 /// What the service calls the results that it makes up when it retires a pause.
 const ABANDONED_RESULTS: &str = "abandoned_tool_results";
@@ -91,39 +92,43 @@ impl LoggedTurn {
             return Part::Foreign;
         }
         let own = key == self.driver;
-        let Ok(payload) = event.decode() else { return Part::Foreign };
-        match payload {
-            Payload::ClientMessageSend(message) => return self.said(&message, own),
-            Payload::ServerMessageSend(server) => match server.synthetic.as_deref() {
-                // After the turn's end it is the summary of a compaction.
-                None if own && self.is_open() && server.message.role == Role::Assistant => {
-                    self.answered(server.message, event);
+        match event.event_type() {
+            EventType::ClientMessageSend => return self.said(event, own),
+            EventType::ServerMessageSend => {
+                let Ok(server) = ServerMessage::read(&event.payload()) else {
+                    return Part::Foreign;
+                };
+                match server.synthetic.as_deref() {
+                    // After the turn's end it is the summary of a compaction.
+                    None if own && self.is_open() && server.message.role == Role::Assistant => {
+                        self.answered(server.message, event);
+                    }
+                    Some(ABANDONED_RESULTS) => self.retired(),
+                    _ => return Part::Foreign,
                 }
-                Some(ABANDONED_RESULTS) => self.retired(),
-                _ => return Part::Foreign,
-            },
-            Payload::SessionError(error) => return self.failed(&error, own),
-            Payload::SessionClose(_) => {
+            }
+            EventType::SessionError => return self.failed(&event.payload(), own),
+            EventType::SessionClose => {
                 if self.is_open() {
                     self.standing = Standing::Ended(Ending::SessionClosed);
                 }
                 return Part::Foreign;
             }
-            Payload::Unknown(_) if event.type_name() == EventType::TURN_CANCELLED => {
+            EventType::ProviderRequest
+            | EventType::ProviderResponse
+            | EventType::ToolCall
+            | EventType::ToolResult
+            | EventType::McpRequest
+            | EventType::McpResponse
+            | EventType::SandboxRequest
+            | EventType::SandboxResponse
+                if own && self.is_open() => {}
+            EventType::Unknown(name) if *name == *EventType::TURN_CANCELLED => {
                 if !own || !self.is_open() {
                     return Part::Foreign;
                 }
                 self.standing = Standing::Ended(Ending::Cancelled);
             }
-            Payload::ProviderRequest(_)
-            | Payload::ProviderResponse(_)
-            | Payload::ToolCall(_)
-            | Payload::ToolResult(_)
-            | Payload::McpRequest(_)
-            | Payload::McpResponse(_)
-            | Payload::SandboxRequest(_)
-            | Payload::SandboxResponse(_)
-                if own && self.is_open() => {}
             _ => return Part::Foreign,
         }
         Part::Own
@@ -152,7 +157,10 @@ impl LoggedTurn {
     }
 
     /// A driver's message: ours begins or continues a turn; another's can only come when ours is over.
-    fn said(&mut self, message: &Message, own: bool) -> Part {
+    fn said(&mut self, event: &Event, own: bool) -> Part {
+        let Ok(message) = Message::read(&event.payload(), Role::User) else {
+            return Part::Foreign;
+        };
         if !own {
             self.retired();
             return Part::Foreign;
@@ -188,11 +196,13 @@ impl LoggedTurn {
         }
     }
 
-    fn failed(&mut self, error: &SessionError, own: bool) -> Part {
-        match &error.reason {
+    fn failed(&mut self, error: &Json, own: bool) -> Part {
+        let text = |name: &str| error.member(name).and_then(|value| value.to_text());
+        let Some(reason) = text("reason") else { return Part::Foreign };
+        match ErrorReason::parse(&reason) {
             ErrorReason::DriverTurnAbandoned => {
-                let owner = error.owner_client_key_id.as_deref();
-                if owner.is_some() && owner == self.driver.as_ref().map(KeyId::as_str) {
+                let owner = text("owner_client_key_id");
+                if owner.is_some() && owner.as_deref() == self.driver.as_ref().map(KeyId::as_str) {
                     self.retired();
                 }
                 Part::Foreign
@@ -202,7 +212,7 @@ impl LoggedTurn {
                 if own && self.is_open() { Part::Own } else { Part::Foreign }
             }
             reason if own && self.is_open() => {
-                self.standing = Standing::Ended(Ending::Failed(reason.clone()));
+                self.standing = Standing::Ended(Ending::Failed(reason));
                 Part::Own
             }
             _ => Part::Foreign,

@@ -9,9 +9,10 @@ use crate::engine::session::Core;
 use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
 use crate::engine::subscribe::Watch;
 use broca_proto::session::content::{Block, Dispatch, Message, Role};
+use broca_proto::session::event::EventType;
 use broca_proto::session::ids::Cursor;
 use broca_proto::session::method::SendMessage;
-use broca_proto::session::payload::{ErrorReason, Payload};
+use broca_proto::session::payload::ErrorReason;
 use broca_proto::session::saved::SavedTurn;
 use broca_proto::session::standing::{Ending, LoggedPause, LoggedTurn, Part, Standing};
 use broca_proto::session::turn::{Calls, ToolOutcome};
@@ -299,10 +300,9 @@ fn earlier_calls(pending: &Pending) -> u32 {
         let of_client = |dispatch: &Option<Dispatch>| *dispatch == Some(Dispatch::Client);
         message.tool_uses().filter(|(_, call)| of_client(&call.dispatch)).count()
     };
-    let shown = pending.events.iter().filter_map(|event| match event.decode() {
-        Ok(Payload::ServerMessageSend(server)) => Some(calls(&server.message)),
-        _ => None,
-    });
+    let shown = pending.events.iter().filter(|event| event.is(&EventType::ServerMessageSend));
+    let shown = shown.filter_map(|event| Message::read(&event.payload(), Role::Assistant).ok());
+    let shown = shown.map(|message| calls(&message));
     let open = pending.pause().map_or(0, |pause| calls(&pause.message));
     u32::try_from(shown.sum::<usize>().saturating_sub(open)).unwrap_or(u32::MAX)
 }
