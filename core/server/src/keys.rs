@@ -83,6 +83,14 @@ impl KeyHash {
         Self(Secret::new(text))
     }
 
+    /// The hash that these 64 lowercase hex digits write; nothing for any other text.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let is_hex =
+            text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then(|| Self(Secret::new(text)))
+    }
+
     /// The 64 hex digits, for the store.
     #[must_use]
     pub fn as_hex(&self) -> &str {

@@ -100,6 +100,13 @@ impl LogEvent {
         Self::new(EventType::SessionClose, creator.clone(), payload)
     }
 
+    /// The last client key that took part was revoked; attributed to the session's creator (session service §11).
+    #[must_use]
+    pub fn client_key_revoked(creator: &KeyId) -> Self {
+        let payload = Json::object([("reason", &Json::string("client_key_revoked"))]);
+        Self::new(EventType::SessionClose, creator.clone(), payload)
+    }
+
     /// The profile is gone while the session runs; the session goes to state `error`.
     #[must_use]
     pub fn profile_unavailable(actor: &KeyId, profile: &ProfileId) -> Self {
@@ -296,6 +303,11 @@ mod tests {
         for (event, event_type, payload) in [
             (LogEvent::driver_registered(&key), "session.driver.register", "{}"),
             (LogEvent::closed_by_client(&key), "session.close", r#"{"reason":"client_close"}"#),
+            (
+                LogEvent::client_key_revoked(&key),
+                "session.close",
+                r#"{"reason":"client_key_revoked"}"#,
+            ),
             (
                 LogEvent::profile_unavailable(&key, &ProfileId::from("pro_1")),
                 "session.error",

@@ -33,6 +33,15 @@ pub enum StoreError {
     /// The paused turn belongs to another client key.
     #[error("the paused turn belongs to another client key")]
     NotOwner,
+    /// The client key was revoked while its request was under way.
+    #[error("the client key was revoked")]
+    Revoked,
+    /// Client keys are bound to the profile, so it cannot be deleted.
+    #[error("profile has {keys} active client key(s); revoke them before deleting")]
+    ProfileInUse {
+        /// How many.
+        keys: u64,
+    },
     /// Another profile has this name. Names of deleted profiles stay taken.
     #[error("another profile has this name; choose another name")]
     NameTaken,
@@ -114,6 +123,8 @@ impl StoreError {
             Self::Parked => "parked",
             Self::NotParked => "not_parked",
             Self::NotOwner => "not_owner",
+            Self::Revoked => "revoked",
+            Self::ProfileInUse { .. } => "profile_in_use",
             Self::NameTaken => "name_taken",
             Self::Full => "full",
             Self::ReadOnly => "read_only",

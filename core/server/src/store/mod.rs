@@ -10,12 +10,14 @@
 //!
 //! Verbs take the time as an argument. A future that is dropped leaves it open whether its verb happened.
 
+mod directory;
 mod error;
 mod event;
 mod message;
 mod session;
 mod sqlite;
 
+pub use directory::{ClientKeyRecord, ListPlace, Listed, NewAdminKey, ProfileRecord, Rotation};
 pub use error::StoreError;
 pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 pub use message::{KnownMessage, MessageAnswer, MessageNote, MessageOutcome, NamedMessage};
@@ -41,6 +43,24 @@ pub trait Store: Send + Sync {
     /// [`StoreError::NameTaken`] when another profile, even a deleted one, has the name.
     fn put_profile(&self, profile: Profile, now: WallTime) -> Answer<'_, ()>;
 
+    /// Replaces everything that a profile says.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when there is none with its id or it was deleted, [`StoreError::NameTaken`] as above.
+    fn replace_profile(&self, profile: Profile, now: WallTime) -> Answer<'_, ProfileRecord>;
+
+    /// Deletes a profile. Its name stays taken, and the sessions that were opened with it stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], [`StoreError::ProfileInUse`].
+    fn delete_profile(&self, id: &str, now: WallTime) -> Answer<'_, ()>;
+
+    /// The profiles that were not deleted.
+    fn profiles(&self, after: ListPlace, limit: u32) -> Answer<'_, Listed<ProfileRecord>>;
+
+    /// The profile with this id and its times, unless it was deleted.
+    fn profile_record(&self, id: &str) -> Answer<'_, Option<ProfileRecord>>;
+
     /// The profile with this id, deleted ones included.
     fn profile(&self, id: &str) -> Answer<'_, Option<Profile>>;
 
@@ -50,10 +70,54 @@ pub trait Store: Send + Sync {
     /// Records a client key.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`] when its profile does not exist.
+    /// [`StoreError::Unknown`] when its profile does not exist or was deleted.
     fn add_client_key(&self, key: NewClientKey, now: WallTime) -> Answer<'_, ()>;
 
-    /// The client key with this hash. Finding it stamps its last use, at the next commit there is.
+    /// The client keys that were not revoked.
+    fn client_keys(&self, after: ListPlace, limit: u32) -> Answer<'_, Listed<ClientKeyRecord>>;
+
+    /// The client key with this id, unless it was revoked.
+    fn client_key_record(&self, id: &str) -> Answer<'_, Option<ClientKeyRecord>>;
+
+    /// Gives a client key new plaintext. The old one stays good for a while; one that is older still ends now. It is the
+    /// same client as before: its sessions, their keys and its drivers stay.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when there is none or it was revoked.
+    fn rotate_client_key(&self, rotation: Rotation, now: WallTime) -> Answer<'_, ClientKeyRecord>;
+
+    /// Revokes a client key and every session key that was minted for it, together. Answers the open sessions in which no
+    /// session key is left.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when there is none or it was revoked before.
+    fn revoke_client_key(&self, id: &str, now: WallTime) -> Answer<'_, Vec<String>>;
+
+    /// The open sessions in which no session key is left: a service that ended between a revocation and the closes that
+    /// follow it makes up for them.
+    fn abandoned_sessions(&self) -> Answer<'_, Vec<String>>;
+
+    /// Closes a session in which no session key is left, as [`Store::close`] does.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`].
+    fn close_abandoned(
+        &self,
+        session: &str,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Closing>;
+
+    /// Whether there is an admin key.
+    fn has_admin_key(&self) -> Answer<'_, bool>;
+
+    /// Puts an admin key in place of all that there are.
+    fn put_admin_key(&self, key: NewAdminKey, now: WallTime) -> Answer<'_, ()>;
+
+    /// The id of the admin key with this hash.
+    fn admin_key(&self, hash: KeyHash) -> Answer<'_, Option<String>>;
+
+    /// The client key with this hash, or with this hash before its rotation. Finding it stamps its last use, at the next commit there is.
     fn client_key(&self, hash: KeyHash, now: WallTime) -> Answer<'_, Option<ClientKey>>;
 
     /// The client key for which a session key with this hash was minted, if it belongs to this session.
@@ -68,6 +132,9 @@ pub trait Store: Send + Sync {
     // Sessions.
 
     /// Records a session, its creator's tools and session key, and its first event, together.
+    ///
+    /// # Errors
+    /// [`StoreError::Revoked`] when the creator was revoked meanwhile.
     fn open_session(
         &self,
         session: NewSession,
@@ -88,8 +155,16 @@ pub trait Store: Send + Sync {
     /// Records a join: tools replaced, session key added, event logged.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`] or [`StoreError::NotOpen`].
+    /// [`StoreError::Unknown`], [`StoreError::NotOpen`]; [`StoreError::Revoked`] when who joins was revoked meanwhile.
     fn join(&self, join: Join, now: WallTime) -> Answer<'_, Stored>;
+
+    /// The sessions, refused ones included; only those in this state if one is named.
+    fn sessions(
+        &self,
+        state: Option<SessionState>,
+        after: ListPlace,
+        limit: u32,
+    ) -> Answer<'_, Listed<Session>>;
 
     /// The session as it stands.
     fn session(&self, id: &str) -> Answer<'_, Option<Session>>;

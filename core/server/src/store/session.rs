@@ -151,7 +151,8 @@ pub enum Registration {
 pub enum Closing {
     /// It was open: these events were logged and it is over.
     Now(Vec<Stored>),
-    /// It was over already, in this state; nothing was logged.
+    /// It was over already, in this state; nothing was logged. [`SessionState::Open`] when it is not over: somebody
+    /// takes part in a session that was to be closed because nobody does.
     Already(SessionState),
 }
 

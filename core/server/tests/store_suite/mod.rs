@@ -1,6 +1,8 @@
 //! What every store must do, verb by verb. A second store runs the same suite.
 #![allow(dead_code, clippy::unwrap_used, reason = "tests; each binary uses a part of it")]
 
+mod directory;
+
 use broca_proto::Json;
 use broca_proto::run::log::{compose_request, provider_message};
 use broca_proto::session::event::EventType;
@@ -79,6 +81,7 @@ pub(crate) async fn suite(store: Arc<dyn Store>) {
     pauses(store).await;
     messages_by_id(store).await;
     unknown_sessions(store).await;
+    directory::suite(store).await;
     store.probe().await.unwrap();
     let counters = store.counters().await.unwrap();
     assert!(counters.sessions > 5 && counters.events > 10);

@@ -4,9 +4,11 @@
 //! commits once (one fsync), and only then answers: that is what makes many sessions fast and keeps
 //! "acknowledged" equal to "on disk". Reads go to a small pool of read-only connections.
 
+mod credentials;
 mod events;
 mod fault;
 mod gates;
+mod list;
 mod messages;
 mod place;
 mod profiles;
@@ -16,6 +18,7 @@ mod sessions;
 mod uses;
 mod writer;
 
+use super::directory::{ClientKeyRecord, ListPlace, Listed, NewAdminKey, ProfileRecord, Rotation};
 use super::event::{LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 use super::message::{KnownMessage, MessageNote};
 use super::session::{
@@ -136,6 +139,24 @@ impl Store for SqliteStore {
         self.write(move |db| profiles::put(db, &profile, now))
     }
 
+    fn replace_profile(&self, profile: Profile, now: WallTime) -> Answer<'_, ProfileRecord> {
+        self.write(move |db| profiles::replace(db, &profile, now))
+    }
+
+    fn delete_profile(&self, id: &str, now: WallTime) -> Answer<'_, ()> {
+        let id = id.to_owned();
+        self.write(move |db| profiles::delete(db, &id, now))
+    }
+
+    fn profiles(&self, after: ListPlace, limit: u32) -> Answer<'_, Listed<ProfileRecord>> {
+        self.read(move |db| profiles::listed(db, after, limit))
+    }
+
+    fn profile_record(&self, id: &str) -> Answer<'_, Option<ProfileRecord>> {
+        let id = id.to_owned();
+        self.read(move |db| profiles::record(db, &id))
+    }
+
     fn profile(&self, id: &str) -> Answer<'_, Option<Profile>> {
         let id = id.to_owned();
         self.read(move |db| profiles::by_id(db, &id))
@@ -147,13 +168,57 @@ impl Store for SqliteStore {
     }
 
     fn add_client_key(&self, key: NewClientKey, now: WallTime) -> Answer<'_, ()> {
-        self.write(move |db| profiles::add_client_key(db, &key, now))
+        self.write(move |db| credentials::add_client_key(db, &key, now))
+    }
+
+    fn client_keys(&self, after: ListPlace, limit: u32) -> Answer<'_, Listed<ClientKeyRecord>> {
+        self.read(move |db| credentials::listed(db, after, limit))
+    }
+
+    fn client_key_record(&self, id: &str) -> Answer<'_, Option<ClientKeyRecord>> {
+        let id = id.to_owned();
+        self.read(move |db| credentials::record(db, &id))
+    }
+
+    fn rotate_client_key(&self, rotation: Rotation, now: WallTime) -> Answer<'_, ClientKeyRecord> {
+        self.write(move |db| credentials::rotate(db, &rotation, now))
+    }
+
+    fn revoke_client_key(&self, id: &str, now: WallTime) -> Answer<'_, Vec<String>> {
+        let id = id.to_owned();
+        self.write(move |db| credentials::revoke(db, &id, now))
+    }
+
+    fn abandoned_sessions(&self) -> Answer<'_, Vec<String>> {
+        self.read(credentials::abandoned)
+    }
+
+    fn close_abandoned(
+        &self,
+        session: &str,
+        events: Vec<NewEvent>,
+        now: WallTime,
+    ) -> Answer<'_, Closing> {
+        let session = session.to_owned();
+        self.write(move |db| sessions::close_abandoned(db, &session, events, now))
+    }
+
+    fn has_admin_key(&self) -> Answer<'_, bool> {
+        self.read(credentials::has_admin_key)
+    }
+
+    fn put_admin_key(&self, key: NewAdminKey, now: WallTime) -> Answer<'_, ()> {
+        self.write(move |db| credentials::put_admin_key(db, &key, now))
+    }
+
+    fn admin_key(&self, hash: KeyHash) -> Answer<'_, Option<String>> {
+        self.read(move |db| credentials::admin_key(db, &hash))
     }
 
     fn client_key(&self, hash: KeyHash, now: WallTime) -> Answer<'_, Option<ClientKey>> {
         let uses = Arc::clone(&self.uses);
         self.read(move |db| {
-            let found = profiles::client_key(db, &hash)?;
+            let found = credentials::client_key(db, &hash, now)?;
             Ok(found.map(|(number, key)| {
                 uses.note(Credential::Client(number), now);
                 key
@@ -169,7 +234,7 @@ impl Store for SqliteStore {
     ) -> Answer<'_, Option<String>> {
         let (session, uses) = (session.to_owned(), Arc::clone(&self.uses));
         self.read(move |db| {
-            let found = profiles::session_key(db, &session, &hash)?;
+            let found = credentials::session_key(db, &session, &hash)?;
             Ok(found.map(|(number, client_key_id)| {
                 uses.note(Credential::Session(number), now);
                 client_key_id
@@ -199,6 +264,15 @@ impl Store for SqliteStore {
 
     fn join(&self, join: Join, now: WallTime) -> Answer<'_, Stored> {
         self.write(move |db| sessions::join(db, join, now))
+    }
+
+    fn sessions(
+        &self,
+        state: Option<SessionState>,
+        after: ListPlace,
+        limit: u32,
+    ) -> Answer<'_, Listed<Session>> {
+        self.read(move |db| sessions::listed(db, state, after, limit))
     }
 
     fn session(&self, id: &str) -> Answer<'_, Option<Session>> {

@@ -1,9 +1,10 @@
-//! Profiles and keys in tables.
+//! Profiles in a table.
 
-use crate::keys::KeyHash;
+use super::list;
 use crate::store::StoreError;
+use crate::store::directory::{ListPlace, Listed, ProfileRecord};
 use crate::store::event::WallTime;
-use crate::store::session::{ClientKey, NewClientKey, Profile};
+use crate::store::session::Profile;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 pub(super) fn put(db: &Connection, profile: &Profile, now: WallTime) -> Result<(), StoreError> {
@@ -35,6 +36,55 @@ pub(super) fn put(db: &Connection, profile: &Profile, now: WallTime) -> Result<(
     Ok(())
 }
 
+pub(super) fn replace(
+    db: &Connection,
+    profile: &Profile,
+    now: WallTime,
+) -> Result<ProfileRecord, StoreError> {
+    record(db, &profile.id)?.ok_or(StoreError::Unknown { what: "profile" })?;
+    put(db, profile, now)?;
+    record(db, &profile.id)?.ok_or(StoreError::Unknown { what: "profile" })
+}
+
+pub(super) fn delete(db: &Connection, id: &str, now: WallTime) -> Result<(), StoreError> {
+    record(db, id)?.ok_or(StoreError::Unknown { what: "profile" })?;
+    let mut sql = db.prepare_cached(
+        "SELECT count(*) FROM client_keys WHERE profile_id = ?1 AND revoked_at IS NULL",
+    )?;
+    let keys: i64 = sql.query_row([id], |row| row.get(0))?;
+    if keys > 0 {
+        return Err(StoreError::ProfileInUse { keys: keys.cast_unsigned() });
+    }
+    db.prepare_cached("UPDATE profiles SET deleted = 1, updated_at = ?2 WHERE id = ?1")?
+        .execute((id, now.0))?;
+    Ok(())
+}
+
+pub(super) fn listed(
+    db: &Connection,
+    after: ListPlace,
+    limit: u32,
+) -> Result<Listed<ProfileRecord>, StoreError> {
+    let mut sql = db.prepare_cached(
+        "SELECT * FROM profiles WHERE number > ?1 AND deleted = 0 ORDER BY number LIMIT ?2",
+    )?;
+    let rows = sql.query((list::place(after), list::one_more(limit)))?;
+    list::read(rows, limit, read_record)
+}
+
+pub(super) fn record(db: &Connection, id: &str) -> Result<Option<ProfileRecord>, StoreError> {
+    let mut sql = db.prepare_cached("SELECT * FROM profiles WHERE id = ?1 AND deleted = 0")?;
+    sql.query_row([id], |row| Ok(read_record(row))).optional()?.transpose()
+}
+
+fn read_record(row: &Row<'_>) -> Result<ProfileRecord, StoreError> {
+    Ok(ProfileRecord {
+        profile: read(row)?,
+        created_at: WallTime(row.get("created_at")?),
+        updated_at: WallTime(row.get("updated_at")?),
+    })
+}
+
 pub(super) fn by_id(db: &Connection, id: &str) -> Result<Option<Profile>, StoreError> {
     one(db, "SELECT * FROM profiles WHERE id = ?1", id)
 }
@@ -58,66 +108,6 @@ fn read(row: &Row<'_>) -> Result<Profile, StoreError> {
         available_sandboxes: read_list(&row.get::<_, String>("available_sandboxes")?)?,
         deleted: row.get("deleted")?,
     })
-}
-
-pub(super) fn add_client_key(
-    db: &Connection,
-    key: &NewClientKey,
-    now: WallTime,
-) -> Result<(), StoreError> {
-    if by_id(db, &key.profile_id)?.is_none() {
-        return Err(StoreError::Unknown { what: "profile" });
-    }
-    db.prepare_cached(
-        "INSERT INTO client_keys (id, name, display_prefix, hash, profile_id, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-    )?
-    .execute((
-        &key.id,
-        &key.name,
-        &key.display_prefix,
-        key.hash.as_hex(),
-        &key.profile_id,
-        now.0,
-    ))?;
-    Ok(())
-}
-
-/// The key and its row. The index narrows; what decides is the comparison in constant time.
-pub(super) fn client_key(
-    db: &Connection,
-    hash: &KeyHash,
-) -> Result<Option<(i64, ClientKey)>, StoreError> {
-    let mut sql = db.prepare_cached(
-        "SELECT number, id, name, profile_id, hash FROM client_keys
-         WHERE hash = ?1 AND revoked_at IS NULL",
-    )?;
-    let found = sql
-        .query_row([hash.as_hex()], |row| {
-            let key = ClientKey { id: row.get(1)?, name: row.get(2)?, profile_id: row.get(3)? };
-            Ok((row.get(0)?, key, row.get::<_, String>(4)?))
-        })
-        .optional()?;
-    Ok(found.filter(|(_, _, stored)| hash.matches(stored)).map(|(number, key, _)| (number, key)))
-}
-
-/// The client key behind a session key, and the session key's row.
-pub(super) fn session_key(
-    db: &Connection,
-    session: &str,
-    hash: &KeyHash,
-) -> Result<Option<(i64, String)>, StoreError> {
-    let mut sql = db.prepare_cached(
-        "SELECT k.number, k.client_key_id, k.hash FROM sessions s
-         JOIN session_keys k ON k.session = s.number AND k.hash = ?2
-         WHERE s.id = ?1 AND k.revoked_at IS NULL",
-    )?;
-    let found = sql
-        .query_row((session, hash.as_hex()), |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get::<_, String>(2)?))
-        })
-        .optional()?;
-    Ok(found.filter(|(_, _, stored)| hash.matches(stored)).map(|(number, key, _)| (number, key)))
 }
 
 /// Names as a JSON array.

@@ -15,6 +15,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0001_spine.sql"),
     include_str!("0002_hold.sql"),
     include_str!("0003_messages.sql"),
+    include_str!("0004_admin.sql"),
 ];
 
 fn newest() -> i64 {

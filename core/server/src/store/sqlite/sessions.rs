@@ -1,15 +1,16 @@
 //! Sessions, their participants and drivers in tables.
 
-use super::{events, gates, messages};
+use super::{credentials, events, gates, list, messages};
 use crate::keys::KeyHash;
 use crate::store::StoreError;
+use crate::store::directory::{ListPlace, Listed};
 use crate::store::event::{NewEvent, Stored, WallTime};
 use crate::store::message::MessageNote;
 use crate::store::session::{
     Closing, Epoch, Join, NewSession, Registration, Session, SessionState, ToolLists,
 };
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 /// What every verb asks first.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +43,7 @@ pub(super) fn open(
     event: NewEvent,
     now: WallTime,
 ) -> Result<Stored, StoreError> {
+    credentials::refuse_revoked(db, &session.creator)?;
     let number = insert(db, session, SessionState::Open, now)?;
     put_tools(db, number, &session.creator, tools)?;
     add_session_key(db, number, key, &session.creator, now)?;
@@ -84,6 +86,7 @@ fn insert(
 
 pub(super) fn join(db: &Connection, join: Join, now: WallTime) -> Result<Stored, StoreError> {
     let number = open_row(db, &join.session)?.number;
+    credentials::refuse_revoked(db, &join.client_key_id)?;
     match &join.tools {
         Some(tools) => put_tools(db, number, &join.client_key_id, tools)?,
         None => add_participant(db, number, &join.client_key_id)?,
@@ -135,29 +138,55 @@ fn add_session_key(
 }
 
 pub(super) fn find(db: &Connection, id: &str) -> Result<Option<Session>, StoreError> {
-    let mut sql = db.prepare_cached(
-        "SELECT profile_id, creator, client_version, settings, state, created_at, closed_at,
-             number FROM sessions WHERE id = ?1",
-    )?;
-    let found = sql
-        .query_row([id], |row| {
-            let session = Session {
-                id: id.to_owned(),
-                profile_id: row.get(0)?,
-                creator: row.get(1)?,
-                client_version: row.get(2)?,
-                settings: row.get(3)?,
-                state: row.get(4)?,
-                created_at: WallTime(row.get(5)?),
-                closed_at: row.get::<_, Option<i64>>(6)?.map(WallTime),
-                last_seq: crate::store::Seq::START,
-            };
-            Ok((session, row.get(7)?))
-        })
-        .optional()?;
-    let Some((mut session, number)) = found else { return Ok(None) };
-    session.last_seq = events::last(db, number)?;
-    Ok(Some(session))
+    let mut sql = db.prepare_cached("SELECT * FROM sessions WHERE id = ?1")?;
+    sql.query_row([id], |row| Ok(read(db, row))).optional()?.transpose()
+}
+
+pub(super) fn listed(
+    db: &Connection,
+    state: Option<SessionState>,
+    after: ListPlace,
+    limit: u32,
+) -> Result<Listed<Session>, StoreError> {
+    let (after, most) = (list::place(after), list::one_more(limit));
+    let item = |row: &Row<'_>| read(db, row);
+    if let Some(state) = state {
+        let mut sql = db.prepare_cached(
+            "SELECT * FROM sessions WHERE state = ?3 AND number > ?1 ORDER BY number LIMIT ?2",
+        )?;
+        return list::read(sql.query((after, most, state.as_str()))?, limit, item);
+    }
+    let mut sql =
+        db.prepare_cached("SELECT * FROM sessions WHERE number > ?1 ORDER BY number LIMIT ?2")?;
+    list::read(sql.query((after, most))?, limit, item)
+}
+
+fn read(db: &Connection, row: &Row<'_>) -> Result<Session, StoreError> {
+    Ok(Session {
+        id: row.get("id")?,
+        profile_id: row.get("profile_id")?,
+        creator: row.get("creator")?,
+        client_version: row.get("client_version")?,
+        settings: row.get("settings")?,
+        state: row.get("state")?,
+        created_at: WallTime(row.get("created_at")?),
+        closed_at: row.get::<_, Option<i64>>("closed_at")?.map(WallTime),
+        last_seq: events::last(db, row.get("number")?)?,
+    })
+}
+
+/// Closes a session unless it has a session key.
+pub(super) fn close_abandoned(
+    db: &Connection,
+    id: &str,
+    events: Vec<NewEvent>,
+    now: WallTime,
+) -> Result<Closing, StoreError> {
+    let SessionRow { number, state } = row(db, id)?;
+    if state == SessionState::Open && credentials::any_in(db, number)? {
+        return Ok(Closing::Already(state));
+    }
+    close(db, id, None, SessionState::Closed, events, None, now)
 }
 
 pub(super) fn close(
