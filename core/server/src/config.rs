@@ -1,13 +1,22 @@
-//! Every limit, timeout and default of the service, in one place.
+//! Every limit, timeout and default of the service, in one place; [`file`] is where an operator writes them down.
+
+mod file;
+mod template;
 
 use broca_proto::session::feature::Features;
-use std::net::SocketAddr;
+pub use file::{
+    ConfigFile, ConfigFileError, McpServer, ProviderEntry, ProviderKind, Telemetry, Transport,
+};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+pub use template::{Template, UnsetVariable};
 
 /// What a service is told when it starts. `Config::default()` is the documented standard; each field
 /// may be set on its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// Where the client port listens. Default `0.0.0.0:8080`. Environment `BROCA_ADDR`, `BAE_ADDR`.
@@ -69,6 +78,42 @@ pub struct Config {
     /// Silence after which a stream that asked for the feature `heartbeat` gets its notification. Default 10 s; zero
     /// turns the feature off.
     pub heartbeat_notice: Duration,
+    /// How long the old plaintext of a client key is good after its rotation, unless the request says. Default an hour.
+    /// Environment `BROCA_KEY_OVERLAP`, whole seconds.
+    pub key_overlap: Duration,
+    /// The admin port.
+    pub admin: AdminSettings,
+    /// What the configuration file says beside settings. Default: an empty file.
+    pub file: ConfigFile,
+}
+
+/// Where the admin port is, and who may use it (session service §13).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdminSettings {
+    /// Where it listens, on a loopback address; nothing for no admin port. Default `127.0.0.1:8081`. Environment
+    /// `BROCA_ADMIN_ADDR`, `BAE_ADMIN_ADDR`, with `off` for none.
+    pub addr: Option<SocketAddr>,
+    /// The file that a new admin key is written to. Default `admin-key.pem` beside the database. Environment
+    /// `BROCA_ADMIN_KEY_FILE`, `BAE_ADMIN_KEY_FILE`.
+    pub key_file: Option<PathBuf>,
+    /// The file that the hash of an admin key is read from. Default `admin-key-hash.pem` beside the database.
+    /// Environment `BROCA_ADMIN_KEY_HASH_FILE`, `BAE_ADMIN_KEY_HASH_FILE`.
+    pub key_hash_file: Option<PathBuf>,
+    /// Whether the admin port asks for no key. Default false. Environment `BROCA_DANGEROUSLY_DISABLE_ADMIN_AUTH`,
+    /// `BAE_DANGEROUSLY_DISABLE_ADMIN_AUTH`, `1` or `true`.
+    pub auth_disabled: bool,
+}
+
+impl Default for AdminSettings {
+    fn default() -> Self {
+        Self {
+            addr: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+            key_file: None,
+            key_hash_file: None,
+            auth_disabled: false,
+        }
+    }
 }
 
 /// How fan-out to readers is bounded (session service §10).
@@ -132,6 +177,9 @@ impl Default for Config {
             max_waiters: 1024,
             heartbeat: None,
             heartbeat_notice: Duration::from_secs(10),
+            key_overlap: Duration::from_secs(3600),
+            admin: AdminSettings::default(),
+            file: ConfigFile::default(),
         }
     }
 }
@@ -170,7 +218,35 @@ impl Config {
     /// # Errors
     /// As [`Config::from_env`].
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let read = Variables { variable: &variable };
+        Self::from_sources(variable, ConfigFile::default(), &[])
+    }
+
+    /// As [`Config::from_env`], with the variables looked up by `variable`, and the table `[service]` of a file for what no
+    /// variable says. A key of that table is the name of a variable in lower case, without its prefix. `others` are
+    /// the names, so written, of settings that may stand there and are read by somebody else.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`]; also for a key of `[service]` that nobody knows.
+    pub fn from_sources(
+        variable: impl Fn(&str) -> Option<String>,
+        file: ConfigFile,
+        others: &[&str],
+    ) -> Result<Self, ConfigError> {
+        let known = others.iter().map(|name| (*name).to_owned()).collect();
+        let read = Variables { variable: &variable, file: &file, known: RefCell::new(known) };
+        let mut config = Self::read(&read)?;
+        let known = read.known.into_inner();
+        if let Some((name, (_, line))) = file.service.iter().find(|(n, _)| !known.contains(*n)) {
+            let name = format!("line {line} of the configuration file, [service] {name}");
+            let reason = "there is no such setting; docs/operate.md lists them".to_owned();
+            return Err(ConfigError { name, reason });
+        }
+        config.file = file;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn read(read: &Variables<'_>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         read.address("ADDR", &mut config.addr)?;
         if let Some((_, value)) = read.find("DB_PATH") {
@@ -185,6 +261,7 @@ impl Config {
             ("WRITE_TIMEOUT", &mut config.write_timeout),
             ("HEARTBEAT_NOTICE", &mut config.heartbeat_notice),
             ("QUEUE_GRACE", &mut config.queue_grace),
+            ("KEY_OVERLAP", &mut config.key_overlap),
         ] {
             if let Some(seconds) = read.number(name)? {
                 *setting = Duration::from_secs(seconds);
@@ -231,8 +308,45 @@ impl Config {
                 *setting = number;
             }
         }
-        config.check()?;
+        if let Some((name, value)) = read.find("ADMIN_ADDR") {
+            config.admin.addr = match value.as_str() {
+                "off" => None,
+                _ => Some(address(name, &value)?),
+            };
+        }
+        for (name, setting) in [
+            ("ADMIN_KEY_FILE", &mut config.admin.key_file),
+            ("ADMIN_KEY_HASH_FILE", &mut config.admin.key_hash_file),
+        ] {
+            if let Some((_, value)) = read.find(name) {
+                *setting = Some(PathBuf::from(value));
+            }
+        }
+        if let Some((name, value)) = read.find("DANGEROUSLY_DISABLE_ADMIN_AUTH") {
+            config.admin.auth_disabled = match value.as_str() {
+                "1" | "true" => true,
+                "0" | "false" | "" => false,
+                _ => {
+                    let reason = "must be 1, true, 0 or false".to_owned();
+                    return Err(ConfigError { name, reason });
+                }
+            };
+        }
         Ok(config)
+    }
+
+    /// The file that a new admin key is written to.
+    #[must_use]
+    pub fn admin_key_file(&self) -> PathBuf {
+        let beside = || self.db_path.with_file_name("admin-key.pem");
+        self.admin.key_file.clone().unwrap_or_else(beside)
+    }
+
+    /// The file that the hash of an admin key is read from, if it is there.
+    #[must_use]
+    pub fn admin_key_hash_file(&self) -> PathBuf {
+        let beside = || self.db_path.with_file_name("admin-key-hash.pem");
+        self.admin.key_hash_file.clone().unwrap_or_else(beside)
     }
 
     /// The features beyond the plain contract that a service with these settings has.
@@ -248,6 +362,12 @@ impl Config {
     /// [`ConfigError`] naming the first setting that is out of its bounds, by its variable.
     pub fn check(&self) -> Result<(), ConfigError> {
         let hub = &self.hub;
+        if self.admin.addr.is_some_and(|addr| !addr.ip().is_loopback()) {
+            let reason = "must be an address of this machine alone, such as 127.0.0.1:8081; put a tunnel in front to \
+                          reach it from elsewhere";
+            let name = "BROCA_ADMIN_ADDR".to_owned();
+            return Err(ConfigError { name, reason: reason.to_owned() });
+        }
         for (name, time) in [
             ("TURN_TIMEOUT", self.turn_timeout),
             ("MAX_HOLD", self.max_hold),
@@ -260,6 +380,7 @@ impl Config {
             ("HEARTBEAT", self.heartbeat.unwrap_or(LONGEST)),
             ("HEARTBEAT_NOTICE", self.heartbeat_notice),
             ("QUEUE_GRACE", self.queue_grace),
+            ("KEY_OVERLAP", self.key_overlap),
         ] {
             if time > LONGEST {
                 let reason = format!("must be at most {} seconds, a year", LONGEST.as_secs());
@@ -297,24 +418,39 @@ impl Config {
     }
 }
 
-/// Reads settings by name, under both spellings.
+fn address(name: String, value: &str) -> Result<SocketAddr, ConfigError> {
+    let reason = "must be an address and a port, such as 127.0.0.1:8080";
+    value.parse().map_err(|_| ConfigError { name, reason: reason.to_owned() })
+}
+
+/// Reads settings by name: variables under both spellings, then the file.
 struct Variables<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
+    file: &'a ConfigFile,
+    /// The names that were asked for, as the file writes them.
+    known: RefCell<BTreeSet<String>>,
 }
 
 impl Variables<'_> {
     /// The variable's full name and its value.
     fn find(&self, name: &str) -> Option<(String, String)> {
         let spellings = [format!("BROCA_{name}"), format!("BAE_{name}")];
-        spellings.into_iter().find_map(|full| (self.variable)(&full).map(|value| (full, value)))
+        let mut set = spellings.into_iter();
+        let set = set.find_map(|full| (self.variable)(&full).map(|value| (full, value)));
+        let key = name.to_ascii_lowercase();
+        let written = || {
+            let (value, line) = self.file.service.get(&key)?;
+            let name = format!("line {line} of the configuration file, [service] {key}");
+            Some((name, value.clone()))
+        };
+        let found = set.or_else(written);
+        self.known.borrow_mut().insert(key);
+        found
     }
 
     fn address(&self, name: &str, setting: &mut SocketAddr) -> Result<(), ConfigError> {
         if let Some((name, value)) = self.find(name) {
-            *setting = value.parse().map_err(|_| ConfigError {
-                name,
-                reason: "must be an address and a port, such as 127.0.0.1:8080".to_owned(),
-            })?;
+            *setting = address(name, &value)?;
         }
         Ok(())
     }
@@ -404,6 +540,49 @@ mod tests {
         }
         let spins = Config { heartbeat: Some(Duration::ZERO), ..Config::default() };
         assert_eq!(spins.check().unwrap_err().name, "BROCA_HEARTBEAT");
+    }
+
+    #[test]
+    fn the_file_stands_behind_the_environment_and_its_unknown_settings_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broca.toml");
+        let sources = |text: &str, others: &[&str]| {
+            std::fs::write(&path, text).unwrap();
+            let file = ConfigFile::load(&path).unwrap();
+            let set = |name: &str| (name == "BAE_TURN_TIMEOUT").then(|| "7".to_owned());
+            Config::from_sources(set, file, others)
+        };
+        let text =
+            "[service]\nturn_timeout = 5\nmax_hold = 60\nadmin_addr = \"off\"\nlog = \"info\"\n";
+        let config = sources(text, &["log"]).unwrap();
+        assert_eq!(config.turn_timeout, Duration::from_secs(7));
+        assert_eq!(config.max_hold, Duration::from_secs(60));
+        assert_eq!(config.admin.addr, None);
+        let error = sources(text, &[]).unwrap_err().to_string();
+        assert!(error.contains("line 5") && error.contains("[service] log"), "{error}");
+        let error = sources("[service]\n\nmax_hold = \"long\"\n", &[]).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("whole number"), "{error}");
+    }
+
+    #[test]
+    fn the_admin_port_stays_on_this_machine_and_its_files_lie_beside_the_database() {
+        let config = from(&[("BAE_DB_PATH", "/x/y.db")]).unwrap();
+        assert_eq!(config.admin.addr, Some("127.0.0.1:8081".parse().unwrap()));
+        assert_eq!(config.admin_key_file(), PathBuf::from("/x/admin-key.pem"));
+        assert_eq!(config.admin_key_hash_file(), PathBuf::from("/x/admin-key-hash.pem"));
+        for (value, listens) in [("[::1]:1", true), ("off", false)] {
+            let config = from(&[("BAE_ADMIN_ADDR", value)]).unwrap();
+            assert_eq!(config.admin.addr.is_some(), listens);
+        }
+        for value in ["0.0.0.0:8081", "192.168.0.1:8081", "here"] {
+            let error = from(&[("BROCA_ADMIN_ADDR", value)]).unwrap_err();
+            assert_eq!(error.name, "BROCA_ADMIN_ADDR");
+        }
+        for (value, off) in [("1", true), ("true", true), ("0", false), ("false", false)] {
+            let config = from(&[("BAE_DANGEROUSLY_DISABLE_ADMIN_AUTH", value)]).unwrap();
+            assert_eq!(config.admin.auth_disabled, off);
+        }
+        assert!(from(&[("BAE_DANGEROUSLY_DISABLE_ADMIN_AUTH", "yes please")]).is_err());
     }
 
     #[test]

@@ -1,9 +1,12 @@
-//! From the words on the command line to a model: `scripted`, `scripted:PATH`, `openai:NAME`.
+//! From the words on the command line to a model: `scripted`, `scripted:PATH`, `openai:NAME`; and from an entry of the
+//! configuration file.
 
-use super::Model;
 use super::openai::{BaseUrlError, DEFAULT_BASE_URL, OpenAi, OpenAiSettings};
 use super::scripted::Scripted;
 use super::scripted::script::{Script, ScriptError};
+use super::unbuilt::Unbuilt;
+use super::{Model, ModelDescription};
+use crate::config::{ProviderEntry, ProviderKind};
 use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
@@ -43,6 +46,14 @@ pub enum CatalogError {
     /// The base URL cannot be used.
     #[error("--base-url: {0}")]
     BaseUrl(#[from] BaseUrlError),
+    /// The base URL of an entry of the configuration file cannot be used.
+    #[error("provider {name:?}: base_url: {why}")]
+    EntryBaseUrl {
+        /// The entry.
+        name: String,
+        /// What is wrong.
+        why: BaseUrlError,
+    },
     /// The script cannot be used.
     #[error("{0}")]
     Script(#[from] ScriptError),
@@ -81,6 +92,34 @@ pub fn open(name: &str, options: &ModelOptions) -> Result<Arc<dyn Model>, Catalo
             Ok(Arc::new(OpenAi::new(settings)?))
         }
         _ => Err(CatalogError::Unknown(name.to_owned())),
+    }
+}
+
+/// Makes the model that an entry of the configuration file describes. Its key is resolved for each attempt.
+///
+/// # Errors
+/// [`CatalogError`], whose text names the cure.
+pub fn configured(entry: &ProviderEntry) -> Result<Arc<dyn Model>, CatalogError> {
+    match entry.provider {
+        ProviderKind::Scripted if entry.model.is_empty() => Ok(Arc::new(Scripted::default())),
+        ProviderKind::Scripted => {
+            Ok(Arc::new(Scripted::new(Script::load(Path::new(&entry.model))?)))
+        }
+        ProviderKind::OpenAi => {
+            let mut settings = OpenAiSettings::new(entry.effective_base_url(), &entry.model);
+            settings.key = entry.auth_token.clone();
+            settings.max_tokens = entry.max_tokens;
+            let made = OpenAi::new(settings);
+            let made =
+                made.map_err(|why| CatalogError::EntryBaseUrl { name: entry.name.clone(), why })?;
+            Ok(Arc::new(made))
+        }
+        ProviderKind::Anthropic => Ok(Arc::new(Unbuilt::new(ModelDescription {
+            provider: entry.provider.as_str().to_owned(),
+            base_url: entry.effective_base_url().to_owned(),
+            model: entry.model.clone(),
+            max_tokens: entry.max_tokens,
+        }))),
     }
 }
 

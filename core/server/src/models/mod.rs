@@ -1,12 +1,14 @@
 //! Models: what answers a turn (session service §6.4).
 //!
 //! [`Model`] is the one thing the turn engine knows. [`scripted`] is built in and deterministic, [`openai`] speaks
-//! to Chat Completions servers, [`catalog`] makes either from what was written on the command line. The chain of
+//! to Chat Completions servers, [`catalog`] makes either from what was written on the command line or in the
+//! configuration file, [`unbuilt`] stands for what is not there. The chain of
 //! fallbacks is the engine's business: a model makes one attempt.
 
 pub mod catalog;
 pub mod openai;
 pub mod scripted;
+pub mod unbuilt;
 
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;

@@ -10,6 +10,7 @@ mod retry_after;
 use super::{
     DeltaSink, Model, ModelDescription, ModelFailure, ModelFuture, ModelReply, ModelRequest,
 };
+use crate::config::Template;
 use answer::Gathered;
 use broca_proto::provider::openai_chat::request::ChatRequest;
 use broca_proto::provider::openai_chat::{ChatReader, ChatSettings, failure_of_body, read_whole};
@@ -43,6 +44,8 @@ pub struct OpenAiSettings {
     pub model: String,
     /// The environment variable that holds the key, read for each attempt; none for servers without keys.
     pub key_env: Option<String>,
+    /// The key as the configuration file writes it, resolved for each attempt; it wins over `key_env`.
+    pub key: Option<Template>,
     /// The most tokens of an answer. Default 4096.
     pub max_tokens: u64,
     /// The member that says so; `max_completion_tokens` for models that refuse the older `max_tokens`.
@@ -100,6 +103,7 @@ impl OpenAiSettings {
             base_url: base_url.into(),
             model: model.into(),
             key_env: None,
+            key: None,
             max_tokens: 4096,
             max_tokens_member: "max_tokens".to_owned(),
             connect_timeout: Duration::from_secs(10),
@@ -179,6 +183,14 @@ impl OpenAi {
 
     /// The key, read now: it may have been set or changed since the start.
     fn key(&self) -> Result<Option<Secret>, ModelFailure> {
+        if let Some(key) = &self.settings.key {
+            let resolved = key.resolve(|name| std::env::var(name).ok());
+            return resolved.map(Some).map_err(|unset| {
+                let words =
+                    format!("{unset}; set it to the provider's key and start the service again");
+                ModelFailure::new(ErrorClass::Auth, words)
+            });
+        }
         let Some(name) = &self.settings.key_env else { return Ok(None) };
         match std::env::var(name) {
             Ok(key) if !key.trim().is_empty() => Ok(Some(Secret::new(key.trim()))),
