@@ -11,6 +11,7 @@ mod display;
 use crate::config::HubLimits;
 use broca_proto::run::view;
 use broca_proto::session::feature::Features;
+use broca_proto::session::ids::KeyId;
 use broca_proto::session::rpc::{self, LAGGED_MESSAGE, RpcFailure};
 use bytes::{Bytes, BytesMut};
 pub(crate) use display::Delta;
@@ -90,6 +91,8 @@ struct Entry {
 #[derive(Debug)]
 struct Slot {
     kind: ReaderKind,
+    /// Whose subscription it is, once that was said.
+    owner: Option<KeyId>,
     position: u64,
     waker: Option<Waker>,
     lane: Option<Lane>,
@@ -169,7 +172,8 @@ impl Hub {
             self.displays.fetch_add(1, Ordering::Relaxed);
         }
         let position = ring.tip();
-        let slot = Slot { kind, position, waker: None, lane, end: None, terminal: None };
+        let slot =
+            Slot { kind, owner: None, position, waker: None, lane, end: None, terminal: None };
         ring.readers.insert(id, slot);
         let call = first.unwrap_or(ReaderId(id));
         Reader { hub: Arc::clone(self), id, call, features, skip_to: 0 }
@@ -210,12 +214,19 @@ impl Hub {
 
     /// Ends every subscription after what has been published so far.
     pub(crate) fn end_subscriptions(&self) {
+        self.end_where(|slot| slot.kind == ReaderKind::Subscription);
+    }
+
+    /// Ends the subscriptions of one client key after what has been published so far.
+    pub(crate) fn end_subscriptions_of(&self, owner: &KeyId) {
+        self.end_where(|slot| slot.owner.as_ref() == Some(owner));
+    }
+
+    fn end_where(&self, ends: impl Fn(&Slot) -> bool) {
         let mut ring = self.lock();
         let tip = ring.tip();
-        for slot in ring.readers.values_mut() {
-            if slot.kind == ReaderKind::Subscription {
-                slot.end.get_or_insert(tip);
-            }
+        for slot in ring.readers.values_mut().filter(|slot| ends(slot)) {
+            slot.end.get_or_insert(tip);
         }
         wake(ring, |slot| slot.waker.take());
     }
@@ -279,6 +290,13 @@ pub(crate) enum Then {
 }
 
 impl Reader {
+    /// Says whose subscription it is.
+    pub(crate) fn belongs_to(&self, owner: &KeyId) {
+        if let Some(slot) = self.hub.lock().readers.get_mut(&self.id) {
+            slot.owner = Some(owner.clone());
+        }
+    }
+
     pub(crate) fn id(&self) -> ReaderId {
         ReaderId(self.id)
     }

@@ -1,5 +1,6 @@
 //! The service as a whole: opened over a database, served on a listener, shut down in order.
 
+use crate::admin::{self, bootstrap::AdminKey};
 use crate::config::{Config, ConfigError};
 use crate::engine::{Engine, Models};
 use crate::http;
@@ -10,6 +11,7 @@ use crate::store::{
 use crate::tools::ServerTool;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use thiserror::Error;
@@ -43,6 +45,24 @@ pub enum ServiceError {
         addr: SocketAddr,
         /// What the operating system said.
         source: io::Error,
+    },
+    /// The admin key cannot be written.
+    #[error(
+        "the admin key cannot be written to {path}: {source}; name another file with --admin-key-file"
+    )]
+    AdminKeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file with the hash of the admin key is there and cannot be used.
+    #[error("the admin key's hash file {path} cannot be used: {why}")]
+    AdminKeyHashFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// Keys cannot be made.
     #[error(transparent)]
@@ -122,11 +142,41 @@ impl Service {
     /// # Errors
     /// [`ServiceError::PortInUse`], [`ServiceError::Listen`].
     pub async fn bind(&self) -> Result<TcpListener, ServiceError> {
-        let addr = self.engine.config().addr;
-        TcpListener::bind(addr).await.map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => ServiceError::PortInUse { addr },
-            _ => ServiceError::Listen { addr, source },
-        })
+        listen(self.engine.config().addr).await
+    }
+
+    /// Listens on the admin port's address, if the configuration names one.
+    ///
+    /// # Errors
+    /// [`ServiceError::PortInUse`], [`ServiceError::Listen`].
+    pub async fn bind_admin(&self) -> Result<Option<TcpListener>, ServiceError> {
+        match self.engine.config().admin.addr {
+            Some(addr) => listen(addr).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Sees to it that there is an admin key: one that is there is kept unless it is to be rotated, else the hash file is
+    /// read if there is one, else a key is made and written to the key file. Blocks on the disk; call it before serving.
+    ///
+    /// # Errors
+    /// [`ServiceError::AdminKeyFile`], [`ServiceError::AdminKeyHashFile`], and what the store says.
+    pub async fn establish_admin_key(&self, rotate: bool) -> Result<AdminKey, ServiceError> {
+        admin::bootstrap::establish(&self.engine, rotate).await
+    }
+
+    /// Serves the admin port until [`Service::shutdown`].
+    pub async fn serve_admin(&self, listener: TcpListener) {
+        let router = admin::router(Arc::clone(&self.engine));
+        let mut shutdown = self.shutdown.subscribe();
+        tokio::select! {
+            () = http::serve(listener, router, self.engine.config(), self.shutdown.subscribe()) => {}
+            () = async {
+                // The sender lives as long as the service.
+                let _ = shutdown.wait_for(|up| *up).await;
+                tokio::time::sleep(LAST_WORDS).await;
+            } => {}
+        }
     }
 
     /// Serves the client port until [`Service::shutdown`] and returns when the open requests are done, or the
@@ -221,6 +271,13 @@ impl Service {
     pub fn store(&self) -> &Arc<dyn Store> {
         self.engine.store()
     }
+}
+
+async fn listen(addr: SocketAddr) -> Result<TcpListener, ServiceError> {
+    TcpListener::bind(addr).await.map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ServiceError::PortInUse { addr },
+        _ => ServiceError::Listen { addr, source },
+    })
 }
 
 /// A client key that was just made.

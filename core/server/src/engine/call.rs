@@ -63,7 +63,7 @@ impl Engine {
                 Err(failure) => Err(failure),
                 Ok(subscribe) => {
                     let since = subscribe.since_event_id;
-                    return Reply::Watch(Replay::new(self, id, features, since));
+                    return Reply::Watch(Replay::new(self, id, who, features, since));
                 }
             },
             Ok((method, row)) => {

@@ -1,7 +1,7 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
-//! waits at the gate, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! waits at the gate, [`revoke`] takes keys away, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
@@ -13,6 +13,7 @@ mod lobby;
 mod named;
 mod record;
 mod replay;
+mod revoke;
 mod send;
 mod session;
 mod turn;
@@ -84,6 +85,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             turns: watch::channel(0).0,
         });
+        engine.close_abandoned(engine.store().abandoned_sessions().await?).await?;
         let swept = Arc::downgrade(&engine);
         tokio::spawn(async move {
             loop {
@@ -93,6 +95,10 @@ impl Engine {
             }
         });
         Ok(engine)
+    }
+
+    pub(crate) fn models(&self) -> &Models {
+        &self.models
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -156,6 +162,11 @@ impl Engine {
         self.stopping.load(Ordering::SeqCst)
     }
 
+    /// The sessions that somebody uses right now.
+    fn in_memory(&self) -> Vec<Arc<Session>> {
+        self.lock().values().cloned().collect()
+    }
+
     /// The session in memory; only what is used right now is there.
     fn session(&self, id: &SessionId) -> Arc<Session> {
         let mut sessions = self.lock();
@@ -179,7 +190,7 @@ fn has_role(key: &Secret, role: Role) -> bool {
 }
 
 /// The wall clock.
-fn now() -> WallTime {
+pub(crate) fn now() -> WallTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     WallTime(since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
 }
@@ -205,7 +216,9 @@ fn parking(pause: store::Pause) -> Parking {
 }
 
 /// Runs work that must not stop half-way when its caller goes away.
-async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+pub(crate) async fn detached<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
     match tokio::spawn(work.in_current_span()).await {
         Ok(done) => Some(done),
         Err(error) => {
@@ -216,9 +229,12 @@ async fn detached<T: Send + 'static>(work: impl Future<Output = T> + Send + 'sta
 }
 
 /// What a REST caller is told when the store failed.
-fn store_problem(error: &StoreError) -> Problem {
-    tracing::error!(code = error.code(), %error, "the store failed");
+pub(crate) fn store_problem(error: &StoreError) -> Problem {
+    if *error != StoreError::Revoked {
+        tracing::error!(code = error.code(), %error, "the store failed");
+    }
     match error {
+        StoreError::Revoked => Problem::new(401, "unauthorized", "invalid client key"),
         StoreError::Full => Problem::new(507, "internal", "the service's storage is full"),
         _ => Problem::new(500, "internal", "the service's storage failed"),
     }

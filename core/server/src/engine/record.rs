@@ -32,6 +32,8 @@ pub(super) enum Write {
     Release(Epoch),
     /// The session is over.
     Close { lease: Option<Epoch>, to: SessionState },
+    /// The session is over if no session key is left in it.
+    CloseAbandoned,
     /// A driver registers.
     Register { who: String },
     /// A client joins; one event.
@@ -158,6 +160,13 @@ impl Session {
             Write::Park { lease, pause } => store.park(id, lease, pause, new, note, now).await?,
             Write::Release(lease) => store.release_gate(id, lease, new, note, now).await?,
             Write::Close { lease, to } => match store.close(id, lease, to, new, note, now).await? {
+                Closing::Now(stored) => stored,
+                Closing::Already(state) => {
+                    recorded.already = Some(state);
+                    Vec::new()
+                }
+            },
+            Write::CloseAbandoned => match store.close_abandoned(id, new, now).await? {
                 Closing::Now(stored) => stored,
                 Closing::Already(state) => {
                     recorded.already = Some(state);

@@ -8,7 +8,7 @@ use crate::store::{PageLimit, Seq, SessionState, StoreError};
 use broca_proto::Json;
 use broca_proto::run::view;
 use broca_proto::session::feature::Features;
-use broca_proto::session::ids::SessionId;
+use broca_proto::session::ids::{KeyId, SessionId};
 use broca_proto::session::rpc::{self, RpcFailure};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Replay {
     engine: Arc<Engine>,
     session: Arc<Session>,
+    who: KeyId,
     features: Features,
     reader: Reader,
     from: From,
@@ -44,13 +45,14 @@ impl Replay {
     pub(super) fn new(
         engine: &Arc<Engine>,
         session: &SessionId,
+        who: KeyId,
         features: Features,
         since: Option<String>,
     ) -> Self {
         let session = engine.session(session);
-        let reader = session.hub.attach(ReaderKind::Subscription, features);
+        let reader = attach(&session, &who, features);
         let from = since.map_or(From::Live, From::Event);
-        Self { engine: Arc::clone(engine), session, features, reader, from }
+        Self { engine: Arc::clone(engine), session, who, features, reader, from }
     }
 
     /// The next page, or the end of the replay.
@@ -93,7 +95,7 @@ impl Replay {
             if page.events.is_empty() {
                 if self.reader.has_lagged() {
                     // The replay took longer than the ring reaches back: the log has the rest.
-                    self.reader = self.session.hub.attach(ReaderKind::Subscription, self.features);
+                    self.reader = attach(&self.session, &self.who, self.features);
                     continue;
                 }
                 self.reader.skip_to(after.0);
@@ -117,6 +119,12 @@ impl Replay {
         }
         Ok(())
     }
+}
+
+fn attach(session: &Session, who: &KeyId, features: Features) -> Reader {
+    let reader = session.hub.attach(ReaderKind::Subscription, features);
+    reader.belongs_to(who);
+    reader
 }
 
 fn failed(error: &StoreError) -> Bytes {

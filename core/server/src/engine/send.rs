@@ -32,6 +32,8 @@ pub(super) enum Grant {
     Refused(Refusal, SessionState),
     /// Its client cancelled it.
     Cancelled,
+    /// Its client key was revoked.
+    Revoked,
     /// The service goes down.
     Stopping,
 }
@@ -116,6 +118,7 @@ async fn wait_and_run(
         }
         Ok(Grant::Refused(why, state)) => methods::gate_refusal(why, &state),
         Ok(Grant::Cancelled) => turn::turn_cancelled(),
+        Ok(Grant::Revoked) => RpcFailure::new(rpc::code::APPLICATION, "the client key was revoked"),
         Ok(Grant::Stopping) => stopping(),
         Err(_) => methods::internal_error(),
     };

@@ -327,17 +327,29 @@ impl Session {
     }
 
     /// Ends subscriptions and refuses the calls that wait.
-    pub(super) fn begin_shutdown(self: &Arc<Self>) {
+    pub(super) fn begin_shutdown(&self) {
+        self.turn_away(|_| true, || Grant::Stopping);
+        self.hub.end_subscriptions();
+    }
+
+    /// A client key was revoked: its subscriptions end and its calls that wait are refused. A turn at work goes on.
+    pub(super) fn revoke(&self, who: &KeyId) {
+        self.turn_away(|waiter| waiter == who, || Grant::Revoked);
+        self.hub.end_subscriptions_of(who);
+    }
+
+    fn turn_away(&self, is_meant: impl Fn(&KeyId) -> bool, grant: impl Fn() -> Grant) {
         let mut control = self.lock();
-        let waiting: Vec<Ticket> = control.gate.waiters().map(|(ticket, _)| ticket).collect();
+        let waiters = control.gate.waiters().filter(|(_, waiter)| is_meant(waiter));
+        let waiting: Vec<Ticket> = waiters.map(|(ticket, _)| ticket).collect();
         for ticket in waiting {
             control.gate.handle_leave(ticket);
             if let Some(waiting) = control.waiting.remove(&ticket) {
-                let _ = waiting.grant.send(Grant::Stopping);
+                // Its stream may have gone.
+                let _ = waiting.grant.send(grant());
             }
         }
-        drop(control);
-        self.hub.end_subscriptions();
+        tell_places(&mut control);
     }
 
     fn end_session(&self, control: &mut Control, state: SessionState) {

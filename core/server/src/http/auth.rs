@@ -26,7 +26,7 @@ pub(crate) async fn session(
 }
 
 /// The token of `Authorization: Bearer …`; the scheme is accepted in exactly two spellings.
-fn bearer(headers: &HeaderMap) -> Result<Secret, Refusal> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Secret, Refusal> {
     let Some(value) = headers.get(header::AUTHORIZATION) else {
         return Err(Refusal::unauthorized("missing Authorization header"));
     };

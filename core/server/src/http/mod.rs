@@ -1,13 +1,13 @@
 //! The client port: HTTP/1.1 around the engine. Routes are thin; what they mean is decided in the
 //! protocol crate and the engine.
 
-mod auth;
+pub(crate) mod auth;
 mod body;
 mod listen;
 mod patient;
-mod refusal;
-mod rest;
-mod rpc;
+pub(crate) mod refusal;
+pub(crate) mod rest;
+pub(crate) mod rpc;
 mod stream;
 mod trace;
 
@@ -37,7 +37,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
 }
 
 /// Runs each request in a span that carries the caller's trace, if it sent a valid one.
-async fn in_span(request: Request, next: Next) -> Response {
+pub(crate) async fn in_span(request: Request, next: Next) -> Response {
     let trace = trace::TraceContext::read(request.headers());
     let span = tracing::info_span!(
         "http.request",

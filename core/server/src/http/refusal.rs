@@ -15,6 +15,10 @@ impl Refusal {
         Self(Problem::new(400, "bad_request", detail))
     }
 
+    pub(crate) fn not_found(detail: impl Into<String>) -> Self {
+        Self(Problem::new(404, "not_found", detail))
+    }
+
     pub(crate) fn unauthorized(detail: &str) -> Self {
         Self(Problem::new(401, "unauthorized", detail))
     }

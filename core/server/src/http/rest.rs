@@ -2,6 +2,7 @@
 
 use super::refusal::{Refusal, json};
 use super::{auth, body, rpc};
+use crate::config::Config;
 use crate::engine::Engine;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -89,6 +90,37 @@ pub(crate) struct PageQuery {
     limit: Option<String>,
 }
 
+impl PageQuery {
+    /// Where the page begins and how many items it may have.
+    pub(crate) fn read(&self, config: &Config) -> Result<(u64, u32), Refusal> {
+        let limit = match &self.limit {
+            None => config.page_default,
+            Some(text) => {
+                let limit = text.parse::<i64>().ok().filter(|limit| *limit > 0);
+                let limit = limit
+                    .ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
+                u32::try_from(limit).unwrap_or(u32::MAX).min(config.page_max)
+            }
+        };
+        let after = match self.cursor.as_deref() {
+            None | Some("") => 0,
+            Some(cursor) => match cursor.parse::<u64>() {
+                Ok(after) if cursor.bytes().all(|b| b.is_ascii_digit()) => after,
+                _ => return Err(Refusal::bad_request(format!("invalid cursor: {cursor:?}"))),
+            },
+        };
+        Ok((after, limit))
+    }
+}
+
+/// The query of a page, or why it cannot be read.
+pub(crate) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Refusal> {
+    let Ok(Query(query)) = query else {
+        return Err(Refusal::bad_request("the query cannot be read"));
+    };
+    Ok(query)
+}
+
 /// `GET …/events`.
 pub(crate) async fn events(
     State(engine): State<Arc<Engine>>,
@@ -98,26 +130,8 @@ pub(crate) async fn events(
 ) -> Result<Response, Refusal> {
     let session = session_id(path);
     auth::session(&engine, &headers, &session).await?;
-    let Ok(Query(query)) = query else {
-        return Err(Refusal::bad_request("the query cannot be read"));
-    };
     let config = engine.config();
-    let limit = match query.limit {
-        None => config.page_default,
-        Some(text) => {
-            let limit = text.parse::<i64>().ok().filter(|limit| *limit > 0);
-            let limit =
-                limit.ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
-            u32::try_from(limit).unwrap_or(u32::MAX).min(config.page_max)
-        }
-    };
-    let after = match query.cursor.as_deref() {
-        None | Some("") => 0,
-        Some(cursor) => match cursor.parse::<u64>() {
-            Ok(after) if cursor.bytes().all(|b| b.is_ascii_digit()) => after,
-            _ => return Err(Refusal::bad_request(format!("invalid cursor: {cursor:?}"))),
-        },
-    };
+    let (after, limit) = self::query(query)?.read(config)?;
     let page = engine.page(&session, after, limit, rpc::features(&headers, config)).await?;
     Ok(json(200, &page))
 }
@@ -135,7 +149,7 @@ pub(crate) async fn close(
     Ok(json(200, &Json::object([("session_id", &id), ("state", &Json::string("closed"))])))
 }
 
-async fn read_json(
+pub(crate) async fn read_json(
     engine: &Engine,
     headers: &HeaderMap,
     content: axum::body::Body,

@@ -9,7 +9,7 @@ use broca_server::models::{
     TokenUsage,
 };
 use broca_server::tools::{Clock, ServerTool};
-use broca_server::{Config, Models, NewProfile, Service};
+use broca_server::{AdminKey, Config, Models, NewProfile, Service};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -208,6 +208,7 @@ impl World {
         let folder = Arc::new(tempfile::tempdir().unwrap());
         let mut config = Config::default();
         config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.admin.addr = Some(config.addr);
         config.db_path = folder.path().join("broca.db");
         set(&mut config);
         Self::start(config, folder, None).await.furnished().await
@@ -227,6 +228,7 @@ impl World {
         let folder = Arc::new(tempfile::tempdir().unwrap());
         let mut config = Config::default();
         config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.admin.addr = Some(config.addr);
         config.db_path = folder.path().join("broca.db");
         set(&mut config);
         let (main, spare) = (Stub::new("main"), Stub::new("spare"));
@@ -277,6 +279,7 @@ impl World {
     pub async fn on(folder: tempfile::TempDir) -> Self {
         let mut config = Config::default();
         config.addr = SocketAddr::from(([127, 0, 0, 1], 0));
+        config.admin.addr = Some(config.addr);
         config.db_path = folder.path().join("broca.db");
         Self::start(config, Arc::new(folder), None).await
     }
@@ -357,6 +360,66 @@ impl World {
 
     pub async fn get(&self, path: &str, key: &str) -> Answer {
         exchange(self.addr, "GET", path, &bearer(key), None).await
+    }
+
+    /// The admin port, opened, and its key.
+    pub async fn admin(&self) -> Admin {
+        let made = self.service.establish_admin_key(false).await.unwrap();
+        let AdminKey::Written(file) = made else { panic!("{made:?}") };
+        let key = std::fs::read_to_string(file).unwrap().trim().to_owned();
+        self.admin_with(key).await
+    }
+
+    /// The admin port, opened, for a key from before.
+    pub async fn admin_with(&self, key: String) -> Admin {
+        let listener = self.service.bind_admin().await.unwrap().unwrap();
+        let addr = listener.local_addr().unwrap();
+        let service = Arc::clone(&self.service);
+        tokio::spawn(async move { service.serve_admin(listener).await });
+        Admin { addr, key }
+    }
+}
+
+/// The operator.
+pub struct Admin {
+    pub addr: SocketAddr,
+    pub key: String,
+}
+
+impl Admin {
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+        let path = format!("/admin/v1{path}");
+        let body = body.map(|body| body.to_string());
+        exchange(self.addr, method, &path, &bearer(&self.key), body.as_deref()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        let answer = self.call("GET", path, None).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.call("POST", path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.call("DELETE", path, None).await
+    }
+
+    /// A list, page by page.
+    pub async fn list(&self, path: &str, limit: usize) -> Vec<Value> {
+        let mut items = Vec::new();
+        let mut cursor = String::new();
+        let mark = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let page = self.get(&format!("{path}{mark}limit={limit}&cursor={cursor}")).await;
+            items.extend(page["items"].as_array().unwrap().iter().cloned());
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = next.to_owned(),
+                None => return items,
+            }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The service over real sockets: every row of the contract that a client can see.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
+mod admin;
+mod admin_keys;
 mod bad_input;
 mod blocks;
 mod cancel;
