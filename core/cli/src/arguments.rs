@@ -96,8 +96,10 @@ Examples:
   broca serve --dev --model openai:qwen3 --base-url http://127.0.0.1:11434/v1
 
 Without --dev the service needs keys, made while it does not run: broca key create NAME --db PATH.
-BROCA_ADDR, BROCA_DB_PATH, BROCA_TURN_TIMEOUT, BROCA_SHUTDOWN_TIMEOUT
-and BROCA_LOG (or the same with BAE_) stand in for options.";
+A second port on this machine alone is for its operator: profiles, keys, sessions. Its key is made at
+the first start, in admin-key.pem beside the database.
+Options win over variables (BROCA_ADDR, BROCA_DB_PATH, BROCA_CONFIG, BROCA_LOG …, or the same with
+BAE_), those over the configuration file, and that over the defaults: see docs/operate.md.";
 
 /// `broca serve`.
 #[derive(Debug, Args)]
@@ -130,6 +132,27 @@ pub struct ServeArguments {
     /// Seconds that running turns may go on when the service is told to end [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = whole)]
     pub shutdown_timeout: Option<u64>,
+    /// The configuration file, in TOML: providers, MCP servers, telemetry, settings [default: none].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Read the configuration, say whether it is good, and end.
+    #[arg(long)]
+    pub check_config: bool,
+    /// Where the admin port listens, on this machine alone, or off [default: 127.0.0.1:8081].
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = admin_address)]
+    pub admin_addr: Option<AdminAddress>,
+    /// The file for a new admin key [default: admin-key.pem beside the database].
+    #[arg(long, value_name = "FILE")]
+    pub admin_key_file: Option<PathBuf>,
+    /// A file with the hash of the first admin key [default: admin-key-hash.pem beside the database].
+    #[arg(long, value_name = "FILE")]
+    pub admin_key_hash_file: Option<PathBuf>,
+    /// Make a new admin key; the old one ends.
+    #[arg(long)]
+    pub rotate_admin_key: bool,
+    /// Let everybody on this machine use the admin port without a key.
+    #[arg(long)]
+    pub dangerously_disable_admin_auth: bool,
     /// What to log on the error stream, such as info, debug or broca_server=trace [default: warn].
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -299,6 +322,19 @@ fn address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "it must be an IP address and a port, such as 127.0.0.1:8080")
 }
 
+/// Where the admin port listens, if it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdminAddress(pub Option<SocketAddr>);
+
+fn admin_address(text: &str) -> Result<AdminAddress, &'static str> {
+    match text {
+        "off" => Ok(AdminAddress(None)),
+        _ => text.parse().map(|addr| AdminAddress(Some(addr))).map_err(
+            |_| "it must be an IP address and a port, such as 127.0.0.1:8081, or the word off",
+        ),
+    }
+}
+
 fn whole(text: &str) -> Result<u64, &'static str> {
     text.parse().map_err(|_| "it must be a whole number that is not negative, such as 120")
 }
@@ -389,6 +425,7 @@ mod tests {
             (&["serve", "--turn-timeout", "2m"], "a whole number that is not negative"),
             (&["serve", "--shutdown-timeout", "1.5"], "a whole number that is not negative"),
             (&["serve", "--max-tokens", "0"], "a whole number above 0"),
+            (&["serve", "--admin-addr", "here"], "such as 127.0.0.1:8081, or the word off"),
             (&["chat", "--tool-timeout", "0"], "a whole number above 0"),
             (&["chat", "--tool-output", "1k"], "a whole number that is not negative"),
         ] {

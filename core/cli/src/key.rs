@@ -4,7 +4,7 @@ use crate::arguments::KeyCreateArguments;
 use crate::fault::{Fault, written};
 use crate::place::StateFolder;
 use crate::serve;
-use broca::Json;
+use broca::{Json, Secret};
 use broca_server::Service;
 use broca_server::keys::{self, IdKind, KeyHash, NewKey, Role};
 use broca_server::service::{NewProfile, ServiceError};
@@ -26,7 +26,7 @@ pub(crate) async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
     let (config, _folder) = serve::database(arguments.dev, arguments.db)?;
     let opening = Service::open(config, BTreeMap::new(), Vec::new()).await;
     let service = opening.map_err(|e| serve::not_opened(e, named))?;
-    let profile = profile(&service, None).await?;
+    let profile = profile(&service, &Offer::default()).await?;
     let made = service.create_client_key(&arguments.name, &profile).await?;
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -37,19 +37,26 @@ pub(crate) async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
     written(writeln!(out, "{}", made.key.expose()))
 }
 
-/// The id of the profile, which is made if there is none. Its fallbacks become those given.
-pub(crate) async fn profile(
-    service: &Service,
-    fallbacks: Option<&[String]>,
-) -> Result<String, Fault> {
-    if let Some(fallbacks) = fallbacks {
-        refresh_profile(service, fallbacks).await?;
+/// The models that a start of the service has for the profile of the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) primary: String,
+    pub(crate) fallbacks: Vec<String>,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { primary: PRIMARY_MODEL.to_owned(), fallbacks: Vec::new() }
     }
+}
+
+/// The id of the profile, which is made if there is none, with these models.
+pub(crate) async fn profile(service: &Service, offer: &Offer) -> Result<String, Fault> {
     if let Some(id) = service.profile_named(PROFILE).await? {
         return Ok(id);
     }
-    let mut profile = NewProfile::permissive(PROFILE, PRIMARY_MODEL);
-    profile.fallback_providers = fallbacks.unwrap_or_default().to_vec();
+    let mut profile = NewProfile::permissive(PROFILE, &offer.primary);
+    profile.fallback_providers.clone_from(&offer.fallbacks);
     Ok(service.create_profile(profile).await?)
 }
 
@@ -58,13 +65,23 @@ pub(crate) async fn any(service: &Service) -> Result<bool, Fault> {
     Ok(service.profile_named(PROFILE).await?.is_some())
 }
 
-/// Lets the profile, if it is there, know how many fallbacks this start of the service has.
-pub(crate) async fn refresh_profile(service: &Service, fallbacks: &[String]) -> Result<(), Fault> {
+/// Lets the profile, if it is there, know which models this start of the service has. Unless `always`, only where it
+/// names the model of the command line: what an operator chose stays.
+pub(crate) async fn refresh_profile(
+    service: &Service,
+    offer: &Offer,
+    always: bool,
+) -> Result<(), Fault> {
     let found = service.store().profile_named(PROFILE).await.map_err(stored)?;
-    let Some(mut profile) = found.filter(|profile| profile.fallback_providers != fallbacks) else {
+    let Some(mut profile) = found.filter(|profile| !profile.deleted) else { return Ok(()) };
+    let is_ours = always || profile.primary_provider == PRIMARY_MODEL;
+    let Offer { primary, fallbacks } = offer.clone();
+    if !is_ours
+        || (&profile.primary_provider, &profile.fallback_providers) == (&primary, &fallbacks)
+    {
         return Ok(());
-    };
-    profile.fallback_providers = fallbacks.to_vec();
+    }
+    (profile.primary_provider, profile.fallback_providers) = (primary, fallbacks);
     service.store().put_profile(profile, now()).await.map_err(stored)
 }
 
@@ -99,6 +116,12 @@ pub(crate) async fn keep(
     Ok(())
 }
 
+/// Whether this is the admin key of the service.
+pub(crate) async fn opens_admin_port(service: &Service, key: &Secret) -> Result<bool, Fault> {
+    let found = service.store().admin_key(KeyHash::of(key.expose())).await.map_err(stored)?;
+    Ok(found.is_some())
+}
+
 fn stored(error: StoreError) -> Fault {
     ServiceError::from(error).into()
 }
@@ -106,7 +129,12 @@ fn stored(error: StoreError) -> Fault {
 /// The service's errors say the cure themselves.
 impl From<ServiceError> for Fault {
     fn from(error: ServiceError) -> Self {
-        Self::failed(error.to_string(), "")
+        match error {
+            ServiceError::Config(_) | ServiceError::AdminKeyHashFile { .. } => {
+                Self::usage(error.to_string(), "")
+            }
+            error => Self::failed(error.to_string(), ""),
+        }
     }
 }
 

@@ -73,6 +73,18 @@ impl StateFolder {
         self.0.join("url")
     }
 
+    /// The file of its admin key.
+    #[must_use]
+    pub fn admin_key_file(&self) -> PathBuf {
+        self.0.join("admin-key")
+    }
+
+    /// The file that says where its admin port listens.
+    #[must_use]
+    pub fn admin_url_file(&self) -> PathBuf {
+        self.0.join("admin-url")
+    }
+
     /// The file of the client key that `broca watch` uses: a watcher that joined with a driver's key would
     /// take the driver's tools away (session service §3.3).
     #[must_use]

@@ -43,7 +43,7 @@ fn what_is_kept_is_for_the_owner_alone() {
     let service = Service::start(&[]);
     let folder = service.state.path().join("broca");
     assert_eq!(mode(&folder), 0o700);
-    for name in ["broca.db", "client-key", "watch-key", "url"] {
+    for name in ["broca.db", "client-key", "watch-key", "admin-key", "url", "admin-url"] {
         assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
     }
 }
@@ -121,6 +121,8 @@ fn a_wrong_use_is_told_before_anything_is_made() {
         (&["--base-url", "http://127.0.0.1:1"], "--base-url"),
         (&["--log", "=]["], "log filter"),
         (&["--addr", "nowhere"], "--addr"),
+        (&["--admin-addr", "0.0.0.0:0"], "BROCA_ADMIN_ADDR"),
+        (&["--rotate-admin-key", "--dangerously-disable-admin-auth"], "--rotate-admin-key"),
         (&["--turn-timeout", "soon"], "--turn-timeout"),
     ] {
         let ended = run(broca(state.path()).args(["serve", "--dev"]).args(arguments));
