@@ -5,6 +5,7 @@ use crate::fault::{Fault, written};
 use crate::place::StateFolder;
 use crate::serve;
 use broca::{Json, Secret};
+use broca_proto::run::quota::KeyLimits;
 use broca_server::Service;
 use broca_server::keys::{self, IdKind, KeyHash, NewKey, Role};
 use broca_server::service::{NewProfile, ServiceError};
@@ -110,6 +111,7 @@ pub(crate) async fn keep(
             display_prefix: keys::display_prefix(key.expose()),
             hash,
             profile_id: profile.to_owned(),
+            limits: KeyLimits::default(),
         };
         service.store().add_client_key(new, now()).await.map_err(stored)?;
     }

@@ -9,6 +9,9 @@ use crate::store::{
     NewClientKey, Profile, SqliteSettings, SqliteStore, Store, StoreError, WallTime,
 };
 use crate::tools::ServerTool;
+use broca_proto::Json;
+use broca_proto::run::quota::KeyLimits;
+use bytes::Bytes;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -165,6 +168,21 @@ impl Service {
         admin::bootstrap::establish(&self.engine, rotate).await
     }
 
+    /// Carries out a request of the admin port, such as `GET /admin/v1/keys`, for whoever has the database itself: no key is
+    /// asked for. Answers the status and the body, which is empty where there is none.
+    ///
+    /// # Errors
+    /// [`ServiceError::Internal`] for a method or a path that is none.
+    pub async fn manage(
+        &self,
+        method: &str,
+        path: &str,
+        body: &Json,
+    ) -> Result<(u16, Bytes), ServiceError> {
+        let done = admin::carry_out(Arc::clone(&self.engine), method, path, body).await;
+        done.map_err(|_| ServiceError::Internal)
+    }
+
     /// Serves the admin port until [`Service::shutdown`].
     pub async fn serve_admin(&self, listener: TcpListener) {
         let router = admin::router(Arc::clone(&self.engine));
@@ -229,6 +247,7 @@ impl Service {
             mcp_servers: Vec::new(),
             allowed_tools: profile.allowed_tools,
             available_sandboxes: Vec::new(),
+            limits: KeyLimits::default(),
             deleted: false,
         };
         self.engine.store().put_profile(profile, now()).await?;
@@ -261,6 +280,7 @@ impl Service {
             display_prefix: key.display_prefix.clone(),
             hash: key.hash.clone(),
             profile_id: profile_id.to_owned(),
+            limits: KeyLimits::default(),
         };
         self.engine.store().add_client_key(new, now()).await?;
         Ok(ClientKeyMade { id, key: key.plaintext })

@@ -15,6 +15,7 @@ pub mod log;
 pub mod merge;
 pub mod methods;
 pub mod open;
+pub mod quota;
 pub mod repeat;
 pub mod toolbox;
 pub mod turn;

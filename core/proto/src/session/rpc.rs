@@ -44,6 +44,8 @@ pub mod code {
     pub const PROVIDERS_FAILED: i64 = -32024;
     /// Too many model rounds; the turn is over, the session stays open (feature `keep-open`).
     pub const LOOP_LIMIT: i64 = -32025;
+    /// The client key may not use more of something; the operator sets how much. Nothing happened.
+    pub const LIMIT_EXCEEDED: i64 = -32026;
 }
 
 /// The message of the line that ends a stream whose reader fell behind.
@@ -118,6 +120,7 @@ impl RpcFailure {
             // The message is in the history: sent again, it stands there twice.
             code::PROVIDERS_FAILED => Retry::Unknown,
             code::APPLICATION if self.message == REPLAY_FAILED => Retry::Safe,
+            code::LIMIT_EXCEEDED => Retry::Safe,
             _ => kind.retry(),
         };
         Error::new(kind, format!("the service answered {}: {}{cure}", self.code, self.message))

@@ -1,6 +1,6 @@
 //! Client keys: made, listed, rotated, revoked.
 
-use super::{IdPath, Items, answer, failed, id_of, instant, no_randomness, text};
+use super::{IdPath, Items, answer, failed, id_of, instant, limits, no_randomness, text};
 use crate::engine::{Engine, now};
 use crate::http::refusal::Refusal;
 use crate::http::rest::{PageQuery, query, read_json};
@@ -11,6 +11,7 @@ use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use broca_proto::run::open::read_body;
+use broca_proto::run::quota::KeyLimits;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::problem::Problem;
 use serde::Serialize;
@@ -42,6 +43,8 @@ struct Shown {
     created_at: String,
     id: String,
     last_used_at: Option<String>,
+    #[serde(skip_serializing_if = "KeyLimits::is_none")]
+    limits: KeyLimits,
     name: String,
     prefix: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,6 +58,7 @@ impl Shown {
             created_at: instant(record.created_at),
             id: record.id,
             last_used_at: record.last_used_at.map(instant),
+            limits: record.limits,
             name: record.name,
             prefix: record.display_prefix,
             previous_until: record.previous_until.filter(|until| *until > now).map(instant),
@@ -79,15 +83,17 @@ pub(super) async fn create(
         display_prefix: key.display_prefix.clone(),
         hash: key.hash.clone(),
         profile_id: profile_id.clone(),
+        limits: limits(&body)?,
     };
     let at = now();
     engine.store().add_client_key(new, at).await.map_err(|error| match error {
         StoreError::Unknown { .. } => {
             let detail = format!("no active profile {profile_id}");
-            Refusal(Problem::new(422, "profile_unavailable", detail))
+            Problem::new(422, "profile_unavailable", detail).into()
         }
         error => failed(&error, ""),
     })?;
+    engine.limits_changed().await?;
     tracing::info!(client_key = %id, "a client key was made");
     let prefix = key.display_prefix;
     let key = key.plaintext.expose();
@@ -116,6 +122,23 @@ pub(super) async fn read(
     let found = found.map_err(|error| failed(&error, ""))?;
     let found = found.ok_or_else(|| Refusal::not_found(missing(&id)))?;
     Ok(answer(200, &Shown::of(found, now())))
+}
+
+/// `PUT /admin/v1/keys/{id}`: another name and other limits; limits that are not named are none.
+pub(super) async fn replace(
+    State(engine): State<Arc<Engine>>,
+    path: IdPath,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let id = id_of(path);
+    let (parts, content) = request.into_parts();
+    let body = read_body(read_json(&engine, &parts.headers, content).await?)?;
+    let changed =
+        engine.store().change_client_key(&id, &text(&body, "name")?, limits(&body)?).await;
+    let changed = changed.map_err(|error| failed(&error, &missing(&id)))?;
+    engine.limits_changed().await?;
+    tracing::info!(client_key = %id, "a client key was changed");
+    Ok(answer(200, &Shown::of(changed, now())))
 }
 
 /// `POST /admin/v1/keys/{id}/rotate`: new plaintext for the same client. The body may say how long the old one is good.

@@ -15,12 +15,19 @@ use crate::http::{auth, in_span};
 use crate::keys::{KeyHash, NoRandomness};
 use crate::store::{Listed, StoreError, WallTime};
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, Request, State, rejection::PathRejection};
+use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use broca_proto::Json;
+use broca_proto::run::quota::KeyLimits;
 use broca_proto::session::problem::Problem;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -29,6 +36,36 @@ type IdPath = Result<Path<String>, PathRejection>;
 
 /// The routes of the admin port. An unknown path is an empty 404, a wrong method an empty 405.
 pub(crate) fn router(engine: Arc<Engine>) -> Router {
+    routes()
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&engine), authenticate))
+        .layer(middleware::from_fn(in_span))
+        .with_state(engine)
+}
+
+/// Carries out a request of whoever has the database itself, so that no key is asked for: its status and its body, which is
+/// empty where there is none.
+pub(crate) async fn carry_out(
+    engine: Arc<Engine>,
+    method: &str,
+    path: &str,
+    body: &Json,
+) -> Result<(u16, Bytes), axum::Error> {
+    let request = axum::http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Body::from(body.clone().into_bytes()))
+        .map_err(axum::Error::new)?;
+    let service = TowerToHyperService::new(routes().with_state(engine));
+    let response = match service.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let status = response.status().as_u16();
+    Ok((status, response.into_body().collect().await?.to_bytes()))
+}
+
+fn routes() -> Router<Arc<Engine>> {
     Router::new()
         .route("/admin/v1/profiles", post(profiles::create).get(profiles::list))
         .route(
@@ -36,7 +73,7 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
             get(profiles::read).put(profiles::replace).delete(profiles::delete),
         )
         .route("/admin/v1/keys", post(keys::create).get(keys::list))
-        .route("/admin/v1/keys/{id}", get(keys::read).delete(keys::revoke))
+        .route("/admin/v1/keys/{id}", get(keys::read).put(keys::replace).delete(keys::revoke))
         .route("/admin/v1/keys/{id}/rotate", post(keys::rotate))
         .route("/admin/v1/sessions", get(sessions::list))
         .route("/admin/v1/sessions/{id}/events", get(sessions::events))
@@ -44,9 +81,6 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
         .route("/admin/v1/providers", get(registry::providers))
         .route("/admin/v1/config", get(registry::config))
         .route("/admin/v1/sandbox-status", get(registry::sandbox_status))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&engine), authenticate))
-        .layer(middleware::from_fn(in_span))
-        .with_state(engine)
 }
 
 /// Lets a request through that has the admin key, or every one where the operator turned that off.
@@ -100,21 +134,29 @@ fn text(body: &Json, name: &str) -> Result<String, Refusal> {
     Ok(text)
 }
 
+/// The member `limits`: what a key, or each key of a profile, may use.
+fn limits(body: &Json) -> Result<KeyLimits, Refusal> {
+    let limits = body.member("limits").filter(|limits| !limits.is_null());
+    let read = limits.map_or_else(|| Ok(KeyLimits::default()), |limits| KeyLimits::read(&limits));
+    read.map_err(Refusal::bad_request)
+}
+
 fn instant(at: WallTime) -> String {
     at.to_string()
 }
 
 /// What is said when a verb of the store did not happen; `missing` is what there is none of.
 fn failed(error: &StoreError, missing: &str) -> Refusal {
-    Refusal(match error {
+    match error {
         StoreError::Unknown { .. } => Problem::new(404, "not_found", missing),
         StoreError::NameTaken => Problem::new(409, "duplicate_name", error.to_string()),
         StoreError::ProfileInUse { .. } => Problem::new(409, "profile_in_use", error.to_string()),
         error => store_problem(error),
-    })
+    }
+    .into()
 }
 
 fn no_randomness(error: NoRandomness) -> Refusal {
     tracing::error!(%error, "no key can be made");
-    Refusal(Problem::new(500, "internal", "the service failed; see its log"))
+    Problem::new(500, "internal", "the service failed; see its log").into()
 }

@@ -1,6 +1,6 @@
 //! Profiles: made, listed, read, replaced, deleted.
 
-use super::{IdPath, Items, answer, failed, id_of, instant, no_randomness, text};
+use super::{IdPath, Items, answer, failed, id_of, instant, limits, no_randomness, text};
 use crate::engine::{Engine, now};
 use crate::http::refusal::Refusal;
 use crate::http::rest::{PageQuery, query, read_json};
@@ -12,6 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use broca_proto::Json;
 use broca_proto::run::open::read_body;
+use broca_proto::run::quota::KeyLimits;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -29,6 +30,8 @@ struct Shown {
     created_at: String,
     fallback_providers: Vec<String>,
     id: String,
+    #[serde(skip_serializing_if = "KeyLimits::is_none")]
+    limits: KeyLimits,
     mcp_servers: Vec<String>,
     name: String,
     primary_provider: String,
@@ -44,6 +47,7 @@ impl Shown {
             created_at: instant(created_at),
             fallback_providers: profile.fallback_providers,
             id: profile.id,
+            limits: profile.limits,
             mcp_servers: profile.mcp_servers,
             name: profile.name,
             primary_provider: profile.primary_provider,
@@ -100,6 +104,7 @@ pub(super) async fn replace(
     let body = body_of(&engine, request).await?;
     let replaced = engine.store().replace_profile(profile(&body, id.clone())?, now()).await;
     let replaced = replaced.map_err(|error| failed(&error, &missing(&id)))?;
+    engine.limits_changed().await?;
     tracing::info!(profile = %id, "a profile was replaced");
     Ok(answer(200, &Shown::of(replaced)))
 }
@@ -134,6 +139,7 @@ fn profile(body: &Json, id: String) -> Result<Profile, Refusal> {
         mcp_servers: names(body, "mcp_servers")?,
         allowed_tools: names(body, "allowed_tools")?,
         available_sandboxes: names(body, "available_sandboxes")?,
+        limits: limits(body)?,
         deleted: false,
     })
 }

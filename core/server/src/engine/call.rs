@@ -52,12 +52,16 @@ impl Engine {
             Ok((Method::SendMessage, _)) if self.is_stopping() => Err(send::stopping()),
             Ok((Method::SendMessage, _)) => match sent_message(&request, features) {
                 Err(failure) => Err(failure),
-                Ok((_, said)) => {
-                    let asker = Asker { features, id: request.id };
-                    let (call, listening) = Call::new(who, asker, None);
-                    send::begin(self, session, call, said);
-                    return Reply::Call(listening);
-                }
+                Ok((_, said)) => match self.admit_turn(&who).await {
+                    Err(failure) => Err(failure),
+                    Ok(slot) => {
+                        let asker = Asker { features, id: request.id };
+                        let (call, listening) = Call::new(who, asker, None);
+                        call.hold(slot);
+                        send::begin(self, session, call, said);
+                        return Reply::Call(listening);
+                    }
+                },
             },
             Ok((Method::Subscribe, _)) => match method::Subscribe::read(&request.params) {
                 Err(failure) => Err(failure),

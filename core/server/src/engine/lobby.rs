@@ -63,6 +63,7 @@ impl Engine {
             }
         };
         let Some(found) = found else { return Err(broke_off()) };
+        let _slot = self.admit_open(&client.key).await?;
         let key = session_key()?;
         let payload = declared.event_payload();
         let event = LogEvent::new(EventType::SessionOpen, client.key.clone(), payload);

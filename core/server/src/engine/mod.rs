@@ -1,7 +1,7 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
-//! waits at the gate, [`revoke`] takes keys away, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! waits at the gate, [`revoke`] takes keys away, [`quota`] holds them to their limits, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
@@ -11,6 +11,7 @@ mod hold;
 mod listeners;
 mod lobby;
 mod named;
+mod quota;
 mod record;
 mod replay;
 mod revoke;
@@ -57,6 +58,7 @@ pub(crate) struct Engine {
     store: Arc<dyn Store>,
     models: Models,
     tools: Vec<Arc<dyn ServerTool>>,
+    quotas: quota::Quotas,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     stopping: AtomicBool,
     /// How many turns are at work.
@@ -81,10 +83,12 @@ impl Engine {
             store,
             models,
             tools,
+            quotas: quota::Quotas::default(),
             sessions: Mutex::new(sessions),
             stopping: AtomicBool::new(false),
             turns: watch::channel(0).0,
         });
+        engine.quotas.load(engine.store().as_ref()).await?;
         engine.close_abandoned(engine.store().abandoned_sessions().await?).await?;
         let swept = Arc::downgrade(&engine);
         tokio::spawn(async move {

@@ -81,8 +81,15 @@ impl Engine {
         let admitted = self.admitted(&session, &call.who, asker.features, request).await;
         let admitted =
             admitted.and_then(|_| if self.is_stopping() { Err(stopping()) } else { Ok(()) });
+        let admitted = match admitted {
+            Ok(()) => self.admit_turn(&call.who).await,
+            Err(failure) => Err(failure),
+        };
         match admitted {
-            Ok(()) => send::begin(self, session, call, said),
+            Ok(slot) => {
+                call.hold(slot);
+                send::begin(self, session, call, said);
+            }
             Err(failure) => session.end_unbegun(&call, |asker| asker.line(Err(&failure))),
         }
     }

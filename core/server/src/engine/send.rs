@@ -5,6 +5,7 @@
 
 use super::Engine;
 use super::listeners::{Asker, Listeners, Listening};
+use super::quota::TurnSlot;
 use super::session::{Ending, Left, Session, Stop};
 use super::turn::Drive;
 use crate::store::NamedMessage;
@@ -17,8 +18,8 @@ use broca_proto::session::generation::Generation;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::rpc::{self, RpcFailure};
 use bytes::Bytes;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
@@ -55,6 +56,8 @@ pub(super) struct Call {
     pub(super) listeners: Arc<Listeners>,
     /// Its message, if it has an id.
     pub(super) message: Option<NamedMessage>,
+    /// Counts it among the turns of its client key.
+    slot: Mutex<Option<TurnSlot>>,
 }
 
 impl Call {
@@ -66,7 +69,18 @@ impl Call {
     ) -> (Arc<Self>, Listening) {
         let features = asker.features;
         let (listeners, listening) = Listeners::new(asker);
-        (Arc::new(Self { who, features, listeners, message }), listening)
+        let slot = Mutex::default();
+        (Arc::new(Self { who, features, listeners, message, slot }), listening)
+    }
+
+    /// It counts among the turns of its client key from now on.
+    pub(super) fn hold(&self, slot: Option<TurnSlot>) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = slot;
+    }
+
+    /// It counts no more. To be said before its streams end: who has the answer may send again.
+    pub(super) fn let_go(&self) {
+        self.hold(None);
     }
 }
 
@@ -149,6 +163,7 @@ impl Held {
     /// Gives the gate back; the call's streams end with `line`.
     pub(super) fn end(&mut self, ending: Ending, line: impl Fn(&Asker) -> Bytes) {
         self.armed = false;
+        self.call.let_go();
         let (call, hub) = (&self.call, &self.session.hub);
         let prepared = call.listeners.prepare(&line);
         let tell = || call.listeners.finish(hub, prepared, line);

@@ -204,6 +204,7 @@ impl Session {
 
     /// A call ends without a turn.
     pub(super) fn end_unbegun(&self, call: &Arc<Call>, line: impl Fn(&Asker) -> Bytes) {
+        call.let_go();
         let prepared = call.listeners.prepare(&line);
         let mut control = self.lock();
         forget(&mut control, call);

@@ -9,11 +9,25 @@ use broca_proto::session::ids::{KeyId, SessionId};
 /// The client behind a client key.
 pub(crate) async fn client(engine: &Engine, headers: &HeaderMap) -> Result<Client, Refusal> {
     let key = bearer(headers)?;
-    engine.client_of(&key).await?.ok_or_else(|| Refusal::unauthorized("invalid client key"))
+    let client = engine.client_of(&key).await?;
+    let client = client.ok_or_else(|| Refusal::unauthorized("invalid client key"))?;
+    engine.admit_request(&client.key)?;
+    Ok(client)
+}
+
+/// The client key behind a session key of this session, held to its limits.
+pub(crate) async fn session(
+    engine: &Engine,
+    headers: &HeaderMap,
+    session: &SessionId,
+) -> Result<KeyId, Refusal> {
+    let who = participant(engine, headers, session).await?;
+    engine.admit_request(&who)?;
+    Ok(who)
 }
 
 /// The client key behind a session key of this session.
-pub(crate) async fn session(
+pub(crate) async fn participant(
     engine: &Engine,
     headers: &HeaderMap,
     session: &SessionId,

@@ -32,11 +32,19 @@ async fn answer(
 ) -> Result<Response, Refusal> {
     let session = rest::session_id(path);
     let (parts, content) = request.into_parts();
-    let who = auth::session(engine, &parts.headers, &session).await?;
+    let who = auth::participant(engine, &parts.headers, &session).await?;
     let config = engine.config();
     let content =
         body::read(&parts.headers, content, config.max_request_bytes, config.body_timeout).await?;
+    let admitted = engine.admit_request(&who);
     let request = match rpc::Request::read(content) {
+        Ok(request) => match admitted {
+            Ok(()) => Ok(request),
+            Err(exceeded) => Err((request.id, exceeded.failure())),
+        },
+        Err(refused) => Err(refused),
+    };
+    let request = match request {
         Ok(request) => request,
         Err((id, failure)) => {
             let line = id.map(|id| rpc::response_line(&id, Err(&failure))).unwrap_or_default();

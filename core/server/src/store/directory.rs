@@ -3,6 +3,7 @@
 use super::event::WallTime;
 use super::session::Profile;
 use crate::keys::KeyHash;
+use broca_proto::run::quota::KeyLimits;
 
 /// A place in a list that only grows: things are listed in the order in which they were recorded.
 /// [`ListPlace::START`] is before the first.
@@ -51,6 +52,8 @@ pub struct ClientKeyRecord {
     pub last_used_at: Option<WallTime>,
     /// Until when the plaintext from before the last rotation is good; absent when it is not any more.
     pub previous_until: Option<WallTime>,
+    /// What it may use, before what its profile says.
+    pub limits: KeyLimits,
 }
 
 /// New plaintext for a client key that is there, as the store keeps it.

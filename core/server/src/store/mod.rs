@@ -28,6 +28,7 @@ pub use session::{
 pub use sqlite::{SqliteSettings, SqliteStore};
 
 use crate::keys::KeyHash;
+use broca_proto::run::quota::KeyLimits;
 use futures_core::future::BoxFuture;
 
 /// The answer of a verb, once it is on disk or read.
@@ -85,6 +86,30 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError::Unknown`] when there is none or it was revoked.
     fn rotate_client_key(&self, rotation: Rotation, now: WallTime) -> Answer<'_, ClientKeyRecord>;
+
+    /// Gives a client key another name and other limits.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when there is none or it was revoked.
+    fn change_client_key(
+        &self,
+        id: &str,
+        name: &str,
+        limits: KeyLimits,
+    ) -> Answer<'_, ClientKeyRecord>;
+
+    /// The client keys that are limited in something, with what they may use: their own limits before those of their
+    /// profiles.
+    fn key_limits(&self) -> Answer<'_, Vec<(String, KeyLimits)>>;
+
+    /// How many sessions are open that this client key opened.
+    fn open_sessions_of(&self, client_key_id: &str) -> Answer<'_, u64>;
+
+    /// How many tokens were counted for this client key on this day; only the last day of each key is remembered.
+    fn tokens_of(&self, client_key_id: &str, day: u64) -> Answer<'_, u64>;
+
+    /// Counts tokens for this client key on this day.
+    fn count_tokens(&self, client_key_id: &str, day: u64, tokens: u64) -> Answer<'_, ()>;
 
     /// Revokes a client key and every session key that was minted for it, together. Answers the open sessions in which no
     /// session key is left.

@@ -2,6 +2,7 @@
 
 use super::event::{NewEvent, Seq, Stored, WallTime};
 use crate::keys::KeyHash;
+use broca_proto::run::quota::KeyLimits;
 use std::fmt;
 
 /// What sessions are opened with: a trust boundary made by the operator (session service §13).
@@ -21,6 +22,8 @@ pub struct Profile {
     pub allowed_tools: Vec<String>,
     /// The images that sandboxes may be started from.
     pub available_sandboxes: Vec<String>,
+    /// What each of its client keys may use.
+    pub limits: KeyLimits,
     /// Whether it was deleted: no session is opened or joined with it any more.
     pub deleted: bool,
 }
@@ -38,6 +41,8 @@ pub struct NewClientKey {
     pub hash: KeyHash,
     /// The profile that it is bound to.
     pub profile_id: String,
+    /// What it may use, before what its profile says.
+    pub limits: KeyLimits,
 }
 
 /// A client key that was recognised.

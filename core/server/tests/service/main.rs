@@ -15,6 +15,7 @@ mod hold;
 mod keep_open;
 mod killed;
 mod lean;
+mod limits;
 mod message_id;
 mod notices;
 mod options;

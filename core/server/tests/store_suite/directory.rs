@@ -1,6 +1,7 @@
 //! What an operator lists and changes: profiles, client keys, sessions, the admin key.
 
 use super::{NOW, event, log, open};
+use broca_proto::run::quota::KeyLimits;
 use broca_server::keys::{IdKind, KeyHash, NewKey, Role};
 use broca_server::store::{
     Closing, Join, ListPlace, NewAdminKey, NewClientKey, NewSession, Profile, Rotation,
@@ -15,6 +16,7 @@ pub(super) async fn suite(store: &dyn Store) {
     revoked_keys(store).await;
     sessions(store).await;
     admin_keys(store).await;
+    limits(store).await;
 }
 
 fn profile(name: &str) -> Profile {
@@ -26,6 +28,7 @@ fn profile(name: &str) -> Profile {
         mcp_servers: vec![],
         allowed_tools: vec![],
         available_sandboxes: vec![],
+        limits: KeyLimits::default(),
         deleted: false,
     }
 }
@@ -39,6 +42,7 @@ async fn add(store: &dyn Store, id: &str, profile_id: &str) -> KeyHash {
         display_prefix: key.display_prefix,
         hash: key.hash.clone(),
         profile_id: profile_id.to_owned(),
+        limits: KeyLimits::default(),
     };
     store.add_client_key(new, NOW).await.unwrap();
     key.hash
@@ -90,6 +94,7 @@ async fn client_keys(store: &dyn Store) {
         display_prefix: "p".to_owned(),
         hash: old.clone(),
         profile_id: "pro_z".to_owned(),
+        limits: KeyLimits::default(),
     };
     let refused = store.add_client_key(deleted, NOW).await;
     assert_eq!(refused, Err(StoreError::Unknown { what: "profile" }));
@@ -239,4 +244,41 @@ async fn admin_keys(store: &dyn Store) {
     assert_eq!(opens(&second).await.as_deref(), Some("key_second"));
     // Neither kind of key is the other.
     assert_eq!(store.client_key(second.hash, NOW).await, Ok(None));
+}
+
+async fn limits(store: &dyn Store) {
+    let none = KeyLimits::default();
+    add(store, "key_free", "pro_x").await;
+    add(store, "key_bound", "pro_x").await;
+    assert_eq!(store.key_limits().await.unwrap(), []);
+    let own = KeyLimits { open_sessions: Some(2), ..none };
+    let record = store.change_client_key("key_bound", "bound", own).await.unwrap();
+    assert_eq!((record.name.as_str(), record.limits), ("bound", own));
+    assert_eq!(store.key_limits().await.unwrap(), [("key_bound".to_owned(), own)]);
+    let refused = store.change_client_key("key_none", "n", own).await;
+    assert_eq!(refused, Err(StoreError::Unknown { what: "key" }));
+    // Those of the profile hold for each of its keys, where the key has none.
+    let of_profile = KeyLimits { open_sessions: Some(9), tokens_per_day: Some(5), ..none };
+    let limited = Profile { limits: of_profile, ..profile("x") };
+    assert_eq!(store.replace_profile(limited, NOW).await.unwrap().profile.limits, of_profile);
+    let all = store.key_limits().await.unwrap();
+    let of = |id: &str| all.iter().find(|(key, _)| key == id).map(|(_, limits)| *limits);
+    assert_eq!(of("key_free"), Some(of_profile));
+    assert_eq!(of("key_bound"), Some(KeyLimits { open_sessions: Some(2), ..of_profile }));
+    store.revoke_client_key("key_free", NOW).await.unwrap();
+    assert!(store.key_limits().await.unwrap().iter().all(|(key, _)| key != "key_free"));
+
+    let (first, _) = open_as(store, "key_bound").await.unwrap();
+    open_as(store, "key_bound").await.unwrap();
+    assert_eq!(store.open_sessions_of("key_bound").await, Ok(2));
+    store.close(&first, None, SessionState::Closed, vec![], None, NOW).await.unwrap();
+    assert_eq!(store.open_sessions_of("key_bound").await, Ok(1));
+
+    assert_eq!(store.tokens_of("key_bound", 7).await, Ok(0));
+    store.count_tokens("key_bound", 7, 10).await.unwrap();
+    store.count_tokens("key_bound", 7, 5).await.unwrap();
+    assert_eq!(store.tokens_of("key_bound", 7).await, Ok(15));
+    assert_eq!(store.tokens_of("key_bound", 8).await, Ok(0));
+    store.count_tokens("key_bound", 8, 1).await.unwrap();
+    assert_eq!(store.tokens_of("key_bound", 8).await, Ok(1));
 }

@@ -5,6 +5,7 @@ mod directory;
 
 use broca_proto::Json;
 use broca_proto::run::log::{compose_request, provider_message};
+use broca_proto::run::quota::KeyLimits;
 use broca_proto::session::event::EventType;
 use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
 use broca_server::store::{
@@ -96,6 +97,7 @@ async fn profiles_and_client_keys(store: &dyn Store) {
         mcp_servers: vec![],
         allowed_tools: vec!["*".to_owned()],
         available_sandboxes: vec!["img:1".to_owned()],
+        limits: KeyLimits::default(),
         deleted: false,
     };
     store.put_profile(profile.clone(), NOW).await.unwrap();
@@ -118,6 +120,7 @@ async fn profiles_and_client_keys(store: &dyn Store) {
         display_prefix: display_prefix(&text),
         hash: key.hash,
         profile_id: "pro_1".to_owned(),
+        limits: KeyLimits::default(),
     };
     let dangling = NewClientKey { profile_id: "pro_9".to_owned(), ..new.clone() };
     let refused = store.add_client_key(dangling, NOW).await;

@@ -6,7 +6,7 @@ use crate::engine::millis;
 use crate::engine::record::mint;
 use crate::engine::session::{Stop, mark_cancelled};
 use crate::keys::IdKind;
-use crate::models::ModelRequest;
+use crate::models::{ModelReply as ModelAnswer, ModelRequest};
 use broca_proto::provider::ToolSpec;
 use broca_proto::run::turn::{ModelCall, ModelFailure, ModelReply, ToolOutcome, ToolRun, Turn};
 use broca_proto::session::payload::TokenUsage;
@@ -50,6 +50,10 @@ impl Drive {
                 return self.stop(turn, stop);
             }
         };
+        if let Ok(ModelAnswer { usage: Some(usage), .. }) = &answer {
+            let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+            self.engine.count_tokens(&self.call.who, tokens).await?;
+        }
         match answer {
             Ok(reply) => turn.handle_model_reply(ModelReply {
                 content: reply.content,

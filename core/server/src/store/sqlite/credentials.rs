@@ -1,11 +1,12 @@
 //! Client keys, session keys and admin keys in tables.
 
-use super::{list, profiles};
+use super::{limits, list, profiles};
 use crate::keys::KeyHash;
 use crate::store::StoreError;
 use crate::store::directory::{ClientKeyRecord, ListPlace, Listed, NewAdminKey, Rotation};
 use crate::store::event::WallTime;
 use crate::store::session::{ClientKey, NewClientKey};
+use broca_proto::run::quota::KeyLimits;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 pub(super) fn add_client_key(
@@ -17,8 +18,8 @@ pub(super) fn add_client_key(
         return Err(StoreError::Unknown { what: "profile" });
     }
     db.prepare_cached(
-        "INSERT INTO client_keys (id, name, display_prefix, hash, profile_id, created_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT INTO client_keys (id, name, display_prefix, hash, profile_id, created_at, limits)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )?
     .execute((
         &key.id,
@@ -27,6 +28,7 @@ pub(super) fn add_client_key(
         key.hash.as_hex(),
         &key.profile_id,
         now.0,
+        limits::write(&key.limits)?,
     ))?;
     Ok(())
 }
@@ -103,7 +105,21 @@ fn read_record(row: &Row<'_>) -> Result<ClientKeyRecord, StoreError> {
         created_at: WallTime(row.get("created_at")?),
         last_used_at: row.get::<_, Option<i64>>("last_used_at")?.map(WallTime),
         previous_until: row.get::<_, Option<i64>>("previous_until")?.map(WallTime),
+        limits: limits::read(&row.get::<_, String>("limits")?)?,
     })
+}
+
+pub(super) fn change(
+    db: &Connection,
+    id: &str,
+    name: &str,
+    to: &KeyLimits,
+) -> Result<ClientKeyRecord, StoreError> {
+    db.prepare_cached(
+        "UPDATE client_keys SET name = ?2, limits = ?3 WHERE id = ?1 AND revoked_at IS NULL",
+    )?
+    .execute((id, name, limits::write(to)?))?;
+    record(db, id)?.ok_or(StoreError::Unknown { what: "key" })
 }
 
 pub(super) fn rotate(

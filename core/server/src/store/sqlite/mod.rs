@@ -8,6 +8,7 @@ mod credentials;
 mod events;
 mod fault;
 mod gates;
+mod limits;
 mod list;
 mod messages;
 mod place;
@@ -27,6 +28,7 @@ use super::session::{
 };
 use super::{Answer, Store, StoreError};
 use crate::keys::KeyHash;
+use broca_proto::run::quota::KeyLimits;
 use readers::Readers;
 use rusqlite::Connection;
 use std::fs::File;
@@ -182,6 +184,35 @@ impl Store for SqliteStore {
 
     fn rotate_client_key(&self, rotation: Rotation, now: WallTime) -> Answer<'_, ClientKeyRecord> {
         self.write(move |db| credentials::rotate(db, &rotation, now))
+    }
+
+    fn change_client_key(
+        &self,
+        id: &str,
+        name: &str,
+        limits: KeyLimits,
+    ) -> Answer<'_, ClientKeyRecord> {
+        let (id, name) = (id.to_owned(), name.to_owned());
+        self.write(move |db| credentials::change(db, &id, &name, &limits))
+    }
+
+    fn key_limits(&self) -> Answer<'_, Vec<(String, KeyLimits)>> {
+        self.read(limits::all)
+    }
+
+    fn open_sessions_of(&self, client_key_id: &str) -> Answer<'_, u64> {
+        let key = client_key_id.to_owned();
+        self.read(move |db| limits::open_sessions(db, &key))
+    }
+
+    fn tokens_of(&self, client_key_id: &str, day: u64) -> Answer<'_, u64> {
+        let key = client_key_id.to_owned();
+        self.read(move |db| limits::tokens(db, &key, day))
+    }
+
+    fn count_tokens(&self, client_key_id: &str, day: u64, tokens: u64) -> Answer<'_, ()> {
+        let key = client_key_id.to_owned();
+        self.write(move |db| limits::count(db, &key, day, tokens))
     }
 
     fn revoke_client_key(&self, id: &str, now: WallTime) -> Answer<'_, Vec<String>> {

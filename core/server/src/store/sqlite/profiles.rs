@@ -1,6 +1,6 @@
 //! Profiles in a table.
 
-use super::list;
+use super::{limits, list};
 use crate::store::StoreError;
 use crate::store::directory::{ListPlace, Listed, ProfileRecord};
 use crate::store::event::WallTime;
@@ -16,11 +16,11 @@ pub(super) fn put(db: &Connection, profile: &Profile, now: WallTime) -> Result<(
     }
     db.prepare_cached(
         "INSERT INTO profiles (id, name, primary_provider, fallback_providers, mcp_servers,
-             allowed_tools, available_sandboxes, deleted, created_at, updated_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9)
+             allowed_tools, available_sandboxes, deleted, created_at, updated_at, limits)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10)
          ON CONFLICT (id) DO UPDATE SET name = ?2, primary_provider = ?3, fallback_providers = ?4,
              mcp_servers = ?5, allowed_tools = ?6, available_sandboxes = ?7, deleted = ?8,
-             updated_at = ?9",
+             updated_at = ?9, limits = ?10",
     )?
     .execute((
         &profile.id,
@@ -32,6 +32,7 @@ pub(super) fn put(db: &Connection, profile: &Profile, now: WallTime) -> Result<(
         write_list(&profile.available_sandboxes)?,
         profile.deleted,
         now.0,
+        limits::write(&profile.limits)?,
     ))?;
     Ok(())
 }
@@ -106,6 +107,7 @@ fn read(row: &Row<'_>) -> Result<Profile, StoreError> {
         mcp_servers: read_list(&row.get::<_, String>("mcp_servers")?)?,
         allowed_tools: read_list(&row.get::<_, String>("allowed_tools")?)?,
         available_sandboxes: read_list(&row.get::<_, String>("available_sandboxes")?)?,
+        limits: limits::read(&row.get::<_, String>("limits")?)?,
         deleted: row.get("deleted")?,
     })
 }

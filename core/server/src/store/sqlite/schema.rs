@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0002_hold.sql"),
     include_str!("0003_messages.sql"),
     include_str!("0004_admin.sql"),
+    include_str!("0005_limits.sql"),
 ];
 
 fn newest() -> i64 {
