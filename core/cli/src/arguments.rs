@@ -38,7 +38,7 @@ pub enum Command {
     Watch(WatchArguments),
     /// Check the way to a service, the key and the stream, and say what to do about what is wrong.
     Doctor(DoctorArguments),
-    /// Make keys for clients.
+    /// Make, list, rotate and revoke keys for clients.
     #[command(subcommand)]
     Key(KeyCommand),
     /// For tests: stand before a service and break connections on demand.
@@ -47,11 +47,61 @@ pub enum Command {
     Version,
 }
 
+const KEY_EXAMPLES: &str = "\
+Examples:
+  broca key create ada --dev                             a key for the service of broca serve --dev
+  broca key list --db team.db                            while no service has the database open
+  broca key revoke key_… --admin-url http://127.0.0.1:8081 --admin-key-file admin-key.pem
+
+A service that runs is asked on its admin port: --admin-url or BROCA_ADMIN_URL, with --admin-key-file
+or BROCA_ADMIN_KEY. Without one, the database is opened, which no service may have open then.";
+
 /// `broca key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a client key that may use every tool, print it and end. The service must not run.
+    /// Make a client key, print it and end.
+    #[command(after_help = KEY_EXAMPLES)]
     Create(KeyCreateArguments),
+    /// List the client keys: id, beginning, last use, name.
+    #[command(after_help = KEY_EXAMPLES)]
+    List(KeyListArguments),
+    /// Give a client key new plaintext and print it; the old one is good for a while.
+    #[command(after_help = KEY_EXAMPLES)]
+    Rotate(KeyRotateArguments),
+    /// End a client key, and close the sessions in which nobody else takes part.
+    #[command(after_help = KEY_EXAMPLES)]
+    Revoke(KeyRevokeArguments),
+}
+
+impl KeyCommand {
+    const fn manage(&self) -> &ManageArguments {
+        match self {
+            Self::Create(create) => &create.manage,
+            Self::List(list) => &list.manage,
+            Self::Rotate(rotate) => &rotate.manage,
+            Self::Revoke(revoke) => &revoke.manage,
+        }
+    }
+}
+
+/// Which service is managed.
+#[derive(Debug, Args)]
+pub struct ManageArguments {
+    /// The service of broca serve --dev, whether it runs or not.
+    #[arg(long)]
+    pub dev: bool,
+    /// The database file, while no service has it open [default: as with broca serve].
+    #[arg(long, value_name = "PATH")]
+    pub db: Option<PathBuf>,
+    /// The admin port of a service that runs [default: BROCA_ADMIN_URL].
+    #[arg(long, value_name = "URL", conflicts_with_all = ["db", "dev"])]
+    pub admin_url: Option<String>,
+    /// A file that holds its admin key [default: BROCA_ADMIN_KEY].
+    #[arg(long, value_name = "FILE")]
+    pub admin_key_file: Option<PathBuf>,
+    /// One JSON object per line, for programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `broca key create`.
@@ -60,15 +110,45 @@ pub struct KeyCreateArguments {
     /// What its owner calls it.
     #[arg(value_name = "NAME")]
     pub name: String,
-    /// For the service of broca serve --dev.
-    #[arg(long)]
-    pub dev: bool,
-    /// The database file [default: as with broca serve].
-    #[arg(long, value_name = "PATH")]
-    pub db: Option<PathBuf>,
-    /// One JSON object, for programs.
-    #[arg(long)]
-    pub json: bool,
+    /// The profile that it is bound to; main allows every tool and is made if it is not there.
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    pub profile: String,
+    /// Which service.
+    #[command(flatten)]
+    pub manage: ManageArguments,
+}
+
+/// `broca key list`.
+#[derive(Debug, Args)]
+pub struct KeyListArguments {
+    /// Which service.
+    #[command(flatten)]
+    pub manage: ManageArguments,
+}
+
+/// `broca key rotate`.
+#[derive(Debug, Args)]
+pub struct KeyRotateArguments {
+    /// The id of the key, as broca key list shows it.
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Seconds that the old plaintext is good [default: as the service is set, an hour].
+    #[arg(long, value_name = "SECONDS", value_parser = whole)]
+    pub overlap: Option<u64>,
+    /// Which service.
+    #[command(flatten)]
+    pub manage: ManageArguments,
+}
+
+/// `broca key revoke`.
+#[derive(Debug, Args)]
+pub struct KeyRevokeArguments {
+    /// The id of the key, as broca key list shows it.
+    #[arg(value_name = "ID")]
+    pub id: String,
+    /// Which service.
+    #[command(flatten)]
+    pub manage: ManageArguments,
 }
 
 impl Command {
@@ -80,7 +160,7 @@ impl Command {
             Self::Chat(chat) => chat.json,
             Self::Watch(watch) => watch.json,
             Self::Doctor(doctor) => doctor.json,
-            Self::Key(KeyCommand::Create(create)) => create.json,
+            Self::Key(command) => command.manage().json,
             // Its output is one JSON object per line.
             Self::Proxy(_) => true,
             Self::Version => false,

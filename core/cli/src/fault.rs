@@ -63,6 +63,11 @@ impl Fault {
         Self::new(Exit::Usage, ErrorKind::InvalidArgument, what, cure)
     }
 
+    /// The service refused the key.
+    pub(crate) fn refused(what: impl Into<String>, cure: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, ErrorKind::Unauthorized, what, cure)
+    }
+
     /// Interrupted from the keyboard, or told to end.
     #[must_use]
     pub fn interrupted(what: impl Into<String>) -> Self {

@@ -1,16 +1,17 @@
-//! Client keys: `broca key create`, and those that `broca serve --dev` keeps.
+//! Client keys: `broca key`, and those that `broca serve --dev` keeps.
 
-use crate::arguments::KeyCreateArguments;
-use crate::fault::{Fault, written};
+use crate::arguments::{
+    KeyCommand, KeyCreateArguments, KeyListArguments, KeyRevokeArguments, KeyRotateArguments,
+};
+use crate::desk::Desk;
+use crate::fault::{Fault, one_line, written};
 use crate::place::StateFolder;
-use crate::serve;
 use broca::{Json, Secret};
 use broca_proto::run::quota::KeyLimits;
 use broca_server::Service;
 use broca_server::keys::{self, IdKind, KeyHash, NewKey, Role};
 use broca_server::service::{NewProfile, ServiceError};
 use broca_server::store::{NewClientKey, StoreError, WallTime};
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::SystemTime;
@@ -21,21 +22,120 @@ const PROFILE: &str = "main";
 /// What the profile calls the model that is asked first.
 pub(crate) const PRIMARY_MODEL: &str = "primary";
 
-/// Runs `broca key create`.
-pub(crate) async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
-    let named = arguments.dev || arguments.db.is_some();
-    let (config, _folder) = serve::database(arguments.dev, arguments.db)?;
-    let opening = Service::open(config, BTreeMap::new(), Vec::new()).await;
-    let service = opening.map_err(|e| serve::not_opened(e, named))?;
-    let profile = profile(&service, &Offer::default()).await?;
-    let made = service.create_client_key(&arguments.name, &profile).await?;
+/// Runs `broca key`.
+pub(crate) async fn run(command: KeyCommand) -> Result<(), Fault> {
+    match command {
+        KeyCommand::Create(create) => self::create(create).await,
+        KeyCommand::List(list) => self::list(list).await,
+        KeyCommand::Rotate(rotate) => self::rotate(rotate).await,
+        KeyCommand::Revoke(revoke) => self::revoke(revoke).await,
+    }
+}
+
+async fn create(arguments: KeyCreateArguments) -> Result<(), Fault> {
+    let desk = Desk::find(&arguments.manage).await?;
+    let profile = profile_for(&desk, &arguments.profile).await?;
+    let body = Json::object([
+        ("name", &Json::string(&arguments.name)),
+        ("profile_id", &Json::string(&profile)),
+    ]);
+    let made = desk.call("POST", "/keys", &body).await?;
+    show_key(&made, arguments.manage.json)
+}
+
+async fn list(arguments: KeyListArguments) -> Result<(), Fault> {
+    let desk = Desk::find(&arguments.manage).await?;
+    let keys = desk.list("/keys").await?;
     let mut out = io::stdout().lock();
-    if arguments.json {
-        let (id, key) = (Json::string(&made.id), Json::string(made.key.expose()));
+    for key in keys {
+        let text = |name: &str| key.member(name).and_then(|value| value.to_text());
+        if arguments.manage.json {
+            written(writeln!(out, "{}", key.as_str()))?;
+            continue;
+        }
+        let shown = |name: &str| one_line(&text(name).unwrap_or_default(), MAX_NAME);
+        let used = text("last_used_at").unwrap_or_else(|| "never used".to_owned());
+        let (id, prefix, name) = (shown("id"), shown("prefix"), shown("name"));
+        written(writeln!(out, "{id}  {prefix}…  {used:24}  {name}"))?;
+    }
+    Ok(())
+}
+
+async fn rotate(arguments: KeyRotateArguments) -> Result<(), Fault> {
+    let desk = Desk::find(&arguments.manage).await?;
+    let path = format!("/keys/{}/rotate", id_in_path(&arguments.id)?);
+    let overlap = arguments.overlap.and_then(|seconds| i64::try_from(seconds).ok());
+    let body = match overlap {
+        Some(seconds) => Json::object([("overlap_seconds", &Json::integer(seconds))]),
+        None => Json::empty_object(),
+    };
+    let rotated = desk.call("POST", &path, &body).await?;
+    show_key(&rotated, arguments.manage.json)
+}
+
+async fn revoke(arguments: KeyRevokeArguments) -> Result<(), Fault> {
+    let desk = Desk::find(&arguments.manage).await?;
+    let path = format!("/keys/{}", id_in_path(&arguments.id)?);
+    desk.call("DELETE", &path, &Json::null()).await?;
+    if arguments.manage.json {
+        let members = [("id", &Json::string(&arguments.id))];
+        return written(crate::view::write_object(&mut io::stdout().lock(), "revoked", &members));
+    }
+    Ok(())
+}
+
+/// The longest name of a key that is shown whole.
+const MAX_NAME: usize = 100;
+
+/// Shows a key that is shown once.
+fn show_key(made: &Json, json: bool) -> Result<(), Fault> {
+    let member = |name: &str| made.member(name).unwrap_or_default();
+    let (id, key) = (member("id"), member("key"));
+    let mut out = io::stdout().lock();
+    if json {
         let members = [("id", &id), ("key", &key)];
         return written(crate::view::write_object(&mut out, "key", &members));
     }
-    written(writeln!(out, "{}", made.key.expose()))
+    written(writeln!(out, "{}", key.to_text().unwrap_or_default()))
+}
+
+/// An id as part of a path.
+fn id_in_path(id: &str) -> Result<&str, Fault> {
+    let is_id = !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    is_id
+        .then_some(id)
+        .ok_or_else(|| Fault::usage("that is no id of a key", "broca key list shows them"))
+}
+
+/// The id of the profile with this name. That of the command line is made if there is none.
+async fn profile_for(desk: &Desk, name: &str) -> Result<String, Fault> {
+    let text = |json: &Json, name: &str| json.member(name).and_then(|value| value.to_text());
+    let profiles = desk.list("/profiles").await?;
+    let found = profiles.iter().find(|profile| text(profile, "name").as_deref() == Some(name));
+    if let Some(id) = found.and_then(|profile| text(profile, "id")) {
+        return Ok(id);
+    }
+    if name != PROFILE {
+        let what = format!("there is no profile {}", one_line(name, MAX_NAME));
+        return Err(Fault::failed(what, "make it on the admin port first"));
+    }
+    let mut primary = PRIMARY_MODEL.to_owned();
+    if desk.is_port() {
+        let providers = desk.call("GET", "/providers", &Json::null()).await?;
+        let providers = providers.member("items").and_then(|items| items.elements());
+        let names: Vec<_> =
+            providers.unwrap_or_default().iter().filter_map(|p| text(p, "name")).collect();
+        if let Some(first) = names.first().filter(|_| !names.contains(&primary)) {
+            primary.clone_from(first);
+        }
+    }
+    let body = Json::object([
+        ("name", &Json::string(PROFILE)),
+        ("primary_provider", &Json::string(&primary)),
+        ("allowed_tools", &Json::array(&[Json::string("*")])),
+    ]);
+    let made = desk.call("POST", "/profiles", &body).await?;
+    text(&made, "id").ok_or_else(|| Fault::failed("the new profile has no id", ""))
 }
 
 /// The models that a start of the service has for the profile of the command line.

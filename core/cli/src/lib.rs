@@ -8,6 +8,7 @@
 pub mod arguments;
 mod chat;
 mod consent;
+mod desk;
 mod doctor;
 pub mod fault;
 mod input;
@@ -22,7 +23,7 @@ pub mod summary;
 mod view;
 mod watch;
 
-use arguments::{Arguments, Command, KeyCommand};
+use arguments::{Arguments, Command};
 use clap::Parser;
 use clap::error::ErrorKind as Wrong;
 use fault::{Exit, Fault};
@@ -65,7 +66,7 @@ fn run(command: Command) -> Result<(), Fault> {
             Command::Chat(chat) => chat::run(chat).await,
             Command::Watch(watch) => watch::run(watch).await,
             Command::Doctor(doctor) => doctor::run(doctor).await,
-            Command::Key(KeyCommand::Create(create)) => key::create(create).await,
+            Command::Key(command) => key::run(command).await,
             Command::Proxy(proxy) => proxy::run(proxy).await,
             Command::Version => Ok(()),
         }

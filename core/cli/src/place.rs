@@ -20,6 +20,14 @@ const MAX_KEY_BYTES: u64 = 4 * 1024;
 #[derive(Debug, Clone)]
 pub struct StateFolder(PathBuf);
 
+/// The key that this file holds.
+///
+/// # Errors
+/// When there is no such file, or it holds no key.
+pub(crate) fn key_in(file: &Path) -> Result<Secret, Fault> {
+    read_key(file).map_err(|fault| fault.told(file))
+}
+
 impl StateFolder {
     /// The folder of this environment; it need not be there yet.
     ///
@@ -102,6 +110,13 @@ impl StateFolder {
             Err(KeyFault::Missing) => Ok(None),
             Err(fault) => Err(fault.told(file)),
         }
+    }
+
+    /// Where the admin port of the development service listens, as far as its last start said.
+    #[must_use]
+    pub fn admin_url(&self) -> Option<String> {
+        let noted = fs::read_to_string(self.admin_url_file()).ok()?;
+        Some(noted.trim().to_owned()).filter(|url| !url.is_empty())
     }
 
     /// Removes a file that still holds this text.

@@ -80,7 +80,8 @@ fn a_database_in_use_is_told_with_the_cure() {
     let second = run(&mut first.broca(&["serve", "--dev", "--addr", "127.0.0.1:0"]));
     assert_eq!(second.code, Some(1));
     assert!(second.error_line().contains("in use by another service"), "{second:?}");
-    let third = run(&mut first.broca(&["key", "create", "x", "--dev"]));
+    let database = first.state.path().join("broca/broca.db");
+    let third = run(first.broca(&["key", "create", "x", "--db"]).arg(database));
     assert_eq!(third.code, Some(1));
     assert!(third.error_line().contains("in use by another service"), "{third:?}");
 }

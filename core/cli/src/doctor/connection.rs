@@ -17,7 +17,7 @@ const MAX_BODY: usize = 64 * 1024;
 
 /// Why a connection is of no use.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     Closed(CloseReason),
     Http(Http1Error),
     Tls(Error),
@@ -26,13 +26,13 @@ pub(super) enum Broken {
 }
 
 /// What was answered; of a long body the beginning.
-pub(super) struct Answer {
-    pub(super) head: Response,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) head: Response,
+    pub(crate) body: Vec<u8>,
 }
 
 /// A connection that is open.
-pub(super) struct Line {
+pub(crate) struct Line {
     stream: TcpStream,
     wire: Wire,
     room: ReadBuffer,
@@ -40,13 +40,13 @@ pub(super) struct Line {
 
 impl Line {
     /// Connects.
-    pub(super) async fn open(address: SocketAddr) -> Result<Self, CloseReason> {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Self, CloseReason> {
         let stream = TcpStream::connect(address).await.map_err(|e| close_reason(&e))?;
         Ok(Self { stream, wire: Wire::new(), room: ReadBuffer::new() })
     }
 
     /// Has the proxy of the route connect to the service.
-    pub(super) async fn tunnel(&mut self, route: &Route, authority: &str) -> Result<(), Broken> {
+    pub(crate) async fn tunnel(&mut self, route: &Route, authority: &str) -> Result<(), Broken> {
         let authorization =
             route.proxy_authorization().map(|value| ("Proxy-Authorization", value.expose()));
         let request = Request {
@@ -65,7 +65,7 @@ impl Line {
     }
 
     /// Speaks TLS from here on.
-    pub(super) async fn secure(&mut self, connector: &Connector, name: &str) -> Result<(), Broken> {
+    pub(crate) async fn secure(&mut self, connector: &Connector, name: &str) -> Result<(), Broken> {
         self.wire.start_tls(connector.connect(name).map_err(Broken::Tls)?);
         while !self.wire.take_secured() {
             self.wire.flush(&mut Direct(&self.stream));
@@ -79,7 +79,7 @@ impl Line {
     }
 
     /// Asks for a path of the service, without a key.
-    pub(super) async fn ask(&mut self, route: &Route, path: &str) -> Result<Answer, Broken> {
+    pub(crate) async fn ask(&mut self, route: &Route, path: &str) -> Result<Answer, Broken> {
         let (own, absolute, host) = (route.path(path), route.absolute(path), route.authority());
         let mut headers = vec![
             ("Accept", "application/json"),
@@ -90,14 +90,23 @@ impl Line {
         }
         let target = absolute.as_deref().map_or(Target::Origin(&own), Target::Absolute);
         let request = Request { method: "GET", target, host: &host, headers: &headers, body: b"" };
+        self.exchange(request, MAX_BODY).await
+    }
+
+    /// Sends a request and reads its answer; of a body that is longer than `most` bytes the beginning.
+    pub(crate) async fn exchange(
+        &mut self,
+        request: Request<'_>,
+        most: usize,
+    ) -> Result<Answer, Broken> {
         let mut http = self.send(request)?;
         let Event::Head(head) = self.event(&mut http).await? else {
             return Err(Broken::Http(Http1Error::UnexpectedData));
         };
         let mut body = Vec::new();
         while let Event::Body(piece) = self.event(&mut http).await? {
-            body.extend_from_slice(&piece[..piece.len().min(MAX_BODY - body.len())]);
-            if body.len() == MAX_BODY {
+            body.extend_from_slice(&piece[..piece.len().min(most - body.len())]);
+            if body.len() == most {
                 break;
             }
         }
@@ -105,7 +114,7 @@ impl Line {
     }
 
     /// Leaves in order.
-    pub(super) fn close(mut self) {
+    pub(crate) fn close(mut self) {
         self.wire.finish(&mut Direct(&self.stream));
     }
 

@@ -1,7 +1,7 @@
 //! `broca doctor`: checks the way to a service, the key and the stream, one line for each check.
 
 mod clock;
-mod connection;
+pub(crate) mod connection;
 mod report;
 mod stream;
 mod way;
