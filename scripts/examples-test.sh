@@ -27,6 +27,7 @@ for name in quickstart approve observe; do
     cp "$root/examples/node/$name.mjs" "$place/node/$name.mjs"
     built "$target/debug/examples/$name"
 done
+built "$target/debug/examples/attach"
 mkdir -p "$place/node/guide"
 for folder in "$root"/examples/guide/*/; do
     name=$(basename "$folder")

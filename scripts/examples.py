@@ -17,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import fragments
 import guides
 import readme
 
@@ -99,6 +100,28 @@ def observe(programs, language, scratch):
     assert seen == log, f"seen {seen}, logged {log}"
 
 
+def attach(programs, scratch):
+    """The second run takes up the turn that the first has left while its tool ran."""
+    folder = scratch / "attach"
+    folder.mkdir()
+    command = [programs.build / "examples/attach"]
+    around = {"cwd": folder, "env": programs.environment, "check": True, "capture_output": True, "text": True, "timeout": SECONDS}
+    first, second = (subprocess.run(command, **around).stdout for _ in range(2))
+    assert first == "left while count_stars runs\n", first
+    assert second.startswith("count_stars may have run\n") and "more than 9000" in second, second
+
+
+def scripts_of_models(programs):
+    """The service takes each script that the guide shows."""
+    from broca.testing import Server
+
+    shown = [json.loads(code) for _, _, code in fragments.blocks("json")]
+    assert len(shown) >= 3, f"the guide shows {len(shown)} scripts"
+    for script in shown:
+        with Server(script=script, binary=programs.build / "broca"):
+            pass
+
+
 def newcomer(programs, language, scratch, packages):
     """What README.md says leads to a program that runs, from an empty folder beside the checkout."""
     folder = scratch / "newcomer" / f"hello-{language}"
@@ -179,6 +202,8 @@ def cases(programs, scratch):
         yield f"approve: {language}", partial(approve, programs, language)
     for language in LANGUAGES:
         yield f"observe: {language}", partial(observe, programs, language, scratch)
+    yield "attach: rust", partial(attach, programs, scratch)
+    yield "docs/scripts.md: its scripts are scripts", partial(scripts_of_models, programs)
     packages = programs.installed.parent / "packages"
     for language in readme.QUICKSTARTS:
         yield f"README.md: {language}", partial(newcomer, programs, language, scratch, packages)
