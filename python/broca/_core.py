@@ -18,6 +18,8 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, NoReturn
 
+from pydantic_core import from_json
+
 from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
 from ._json import compact, wire_value
@@ -229,9 +231,9 @@ class StepReader:
     ) -> Done:
         counted = None
         if usage is not None:
-            tokens = json.loads(usage)
+            tokens = from_json(usage)
             counted = Usage(tokens.get("input_tokens", 0), tokens.get("output_tokens", 0))
-        spent = Spent() if session is None else Spent(**json.loads(session))
+        spent = Spent() if session is None else Spent(**from_json(session))
         return Done(Reply(text, message, counted, rounds, events, tool_calls, spent))
 
     def _failed(self, code: int, kind: str, message: str, retry: Any, details: str | None) -> Failed:

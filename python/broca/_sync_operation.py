@@ -26,6 +26,11 @@ a thread of the session."""
 ReceivedHandler = Callable[[Received], None]
 """Sees the answer to a message. It is called by whoever waits for the turn."""
 
+INTERRUPTED = "The tool was interrupted before its end."
+
+_LAST = (core.FINISHED, core.FAILED)
+"""The records that end an operation."""
+
 _INSIDE: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("broca_inside", default=())
 """The sessions whose tools and handlers run here, innermost last."""
 
@@ -189,7 +194,7 @@ class Operation:
             record = raw[at]
             shown = self._beside is None or not self._beside.seen(self.op, record)
             step = self._reader.read(record) if shown else None
-            if isinstance(step, (Finished, Failed)):
+            if record[0] in _LAST:
                 self.final = step
                 step = None
             raw[at] = step

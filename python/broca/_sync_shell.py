@@ -121,8 +121,7 @@ class Driver(Links, core.Answering):
 
     def check_fork(self) -> None:
         """Refuses calls in a child of a fork."""
-        if self._forks != core.Process.forks:
-            core.Process.check(self._forks)
+        core.Process.check(self._forks)
 
     def usable(self) -> bool:
         """Whether the connections are still here, and belong to this process."""
@@ -134,7 +133,8 @@ class Driver(Links, core.Answering):
 
     def check(self) -> None:
         """Refuses calls after a fork and after the end."""
-        self.check_fork()
+        if self._forks != core.Process.forks:
+            core.Process.check(self._forks)
         if self._closed:
             raise ClosedError("the session's connections are closed here; join it again with a client")
         if self._at_exit:
@@ -512,12 +512,12 @@ class Driver(Links, core.Answering):
         if self._wake is None:
             self._wake = Wake.take()
         # Again and again, as below: it costs little, and an exception may have come in between.
-        self._poll.register(self._wake.reader, IN)
+        self._poll.register(self._wake.fd, IN)
         for wire in self._wires.values():
             wanted = 0 if wire.paused else IN
             if wire.stage == CONNECTING:
                 wanted = OUT
-            elif wire.wants_write():
+            elif wire.unfinished:
                 wanted |= OUT
             if wanted != wire.watched:
                 if not wanted:

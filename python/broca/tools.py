@@ -345,6 +345,8 @@ class Tool(Generic[P, R]):
         try:
             args, kwargs = self._call_arguments(context)
             result = self._function(*args, **kwargs)
+            if type(result) is str:
+                return "complete_text", result
             if inspect.isawaitable(result):
                 if inspect.iscoroutine(result):
                     result.close()
