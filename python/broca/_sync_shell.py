@@ -30,7 +30,7 @@ from .errors import BrocaError, ClosedError, UsageError
 
 if TYPE_CHECKING:
     from ._options import Options
-    from .tools import ToolContext
+    from .tools import Answer, ToolContext
 
 T = TypeVar("T")
 
@@ -43,13 +43,40 @@ _CONCERNS = core.ASKING | {core.TOOL_CANCEL, core.APPROVAL_WITHDRAWN, core.RECEI
 LEFT_EARLY = "The program left the turn before the call was started."
 
 
+class Inline:
+    """A call whose tool runs on the thread that reads the turn, from the moment it came until it has been answered."""
+
+    __slots__ = ("begun", "call", "work")
+
+    def __init__(self, call: int, work: Callable[[], Answer]) -> None:
+        self.call = call
+        self.work = work
+        self.begun = False
+
+
 class Waiting:
     """Who waits for an operation."""
 
-    __slots__ = ("cancelled", "is_turn", "left", "over", "quiet", "raised", "ready", "running", "stash")
+    __slots__ = (
+        "cancelled",
+        "inline",
+        "inside",
+        "is_turn",
+        "left",
+        "over",
+        "quiet",
+        "raised",
+        "ready",
+        "running",
+        "stash",
+    )
 
     def __init__(self, is_turn: bool) -> None:
         self.is_turn = is_turn
+        self.inline: deque[Inline] = deque()
+        """Calls for the thread that reads the turn."""
+        self.inside = 0
+        """That thread, while it runs the first of them."""
         self.cancelled = False
         """No further tool is started."""
         self.stash: list[Any] = []
@@ -190,6 +217,9 @@ class Driver(Links, core.Answering):
         self.check()
 
         def give(now: int) -> bool:
+            if self._timer is not None and self._timer <= now:
+                # Nobody may have moved the session for a while, and what has passed comes before the answer.
+                self._note(self.engine.timeout(now))
             in_time, effects = self.engine.answer(call, word, value, now, traceparent, tracestate, True)
             self._note(effects)
             return in_time
@@ -207,13 +237,13 @@ class Driver(Links, core.Answering):
             self.check()
             self._give(lambda now: self._cancel(op, now))
 
-    def cancel_turns(self) -> None:
-        """Ends every turn and waits until they are quiet, within bounds. Their steps are kept for whoever waits."""
+    def cancel_turns(self, only: int | None = None) -> None:
+        """Ends every turn, or one, and waits until it is quiet, within bounds. Steps are kept for whoever waits."""
         self.check()
         turns: dict[int, Waiting] = {}
 
         def cancel(now: int) -> None:
-            turns.update((op, waiting) for op, waiting in self._waiting.items() if waiting.is_turn)
+            turns.update((op, w) for op, w in self._waiting.items() if w.is_turn and only in (None, op))
             for op, waiting in turns.items():
                 waiting.cancelled = True
                 waiting.stop_tools()
@@ -271,6 +301,21 @@ class Driver(Links, core.Answering):
                 # Whoever still runs was told to stop long ago, or its time was over.
                 waiting.stop_tools()
             self._rest()
+
+    def enter_inline(self, waiting: Waiting) -> Inline | None:
+        """The call whose tool this thread is to run now, until `leave_inline`; none when there is no other."""
+        with self._lock:
+            if not waiting.inline:
+                return None
+            waiting.inside = threading.get_ident()
+            return waiting.inline[0]
+
+    def leave_inline(self, waiting: Waiting, *, answered: bool) -> None:
+        """The tool has come to its end."""
+        with self._lock:
+            waiting.inside = 0
+            if answered:
+                waiting.inline.popleft()
 
     def leave(self, op: int, within_ms: int) -> None:
         """Cancels an operation that nobody waits for any more, and waits until it is quiet, at most so long."""
@@ -448,9 +493,9 @@ class Driver(Links, core.Answering):
         waiting.ready = True
         if waiting.left:
             self._discard(op, waiting, now)
-        elif waiting.quiet and threading.current_thread() is not threading.main_thread():
+        elif (waiting.quiet or waiting.inside) and threading.current_thread() is not threading.main_thread():
             # On the main thread an interrupt could come between taking steps and keeping them.
-            self._keep_concerns(op, waiting)
+            self._keep(op, waiting)
         else:
             self._news = True
 
@@ -458,13 +503,18 @@ class Driver(Links, core.Answering):
         for waiting in self._waiting.values():
             waiting.ready = True
 
-    def _keep_concerns(self, op: int, waiting: Waiting) -> None:
-        """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others."""
+    def _keep(self, op: int, waiting: Waiting) -> None:
+        """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others; or of
+        somebody who is busy with a tool, so that the tool hears that it is to stop."""
         steps, over, tuples = self.take(op, waiting, core.STEP_BATCH)
-        concerns = [steps[at] for at in tuples if steps[at][0] in _CONCERNS]
-        waiting.stash += concerns
+        for at in tuples:
+            context = waiting.running.get(steps[at][1]) if steps[at][0] == core.TOOL_CANCEL else None
+            if context is not None:
+                context.cancelled._set()
+        kept = [steps[at] for at in tuples if steps[at][0] in _CONCERNS] if waiting.quiet else steps
+        waiting.stash += kept
         waiting.over = over
-        self._news = self._news or over or bool(concerns)
+        self._news = self._news or over or bool(kept)
 
     def _abandon(self, op: int, now: int) -> None:
         waiting = self._waiting.get(op)
@@ -480,7 +530,20 @@ class Driver(Links, core.Answering):
         torn, self._torn = self._torn, True
         self.engine.cancel(op, now)
         self._note(self.engine.effects())
+        waiting = self._waiting.get(op)
+        if waiting is not None and waiting.inline:
+            self._stop_inline(waiting, now)
         self._torn = torn
+
+    def _stop_inline(self, waiting: Waiting, now: int) -> None:
+        """The turn was cancelled: calls that wait for the thread that reads it are not started any more."""
+        inline = waiting.inline
+        while len(inline) > bool(waiting.inside):
+            self._note(self.engine.answer(inline.pop().call, "fail", LEFT_EARLY, now, None, None, True)[1])
+        if waiting.inside:
+            # Who would tell the tools of this turn is busy with one of them.
+            for context in waiting.running.values():
+                context.cancelled._set()
 
     def take(self, op: int, waiting: Waiting, size: int) -> tuple[list[Any], bool, list[int]]:
         """Takes steps from the engine, about so many bytes of them; what follows is put off."""
@@ -494,7 +557,11 @@ class Driver(Links, core.Answering):
     def _discard(self, op: int, waiting: Waiting, now: int) -> None:
         """Throws the steps of an operation away that nobody waits for."""
         while True:
-            steps, over, _ = self.take(op, waiting, _ALL)
+            steps, over = waiting.stash, waiting.over
+            waiting.stash = []
+            if not over:
+                taken, over, _ = self.take(op, waiting, _ALL)
+                steps += taken
             for step in steps:
                 if type(step) is tuple and step[0] == core.TOOL_CALL:
                     self._note(self.engine.answer(step[1], "fail", LEFT_EARLY, now, None, None, True)[1])

@@ -25,6 +25,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
+from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -465,6 +466,10 @@ class Turn(NotCopied):
         no error; one that had failed before raises that.
         """
         operation = self._operation
+        if operation.reading not in (0, get_ident()):
+            # Another thread reads, and is to hear how it ended.
+            operation.driver.cancel_turns(operation.op)
+            return
         self.request_cancel()
         while not operation.forgotten and operation.more():
             operation.items = iter(())

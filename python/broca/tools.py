@@ -157,6 +157,8 @@ class Tool(Generic[P, R]):
     """What the model is told about it."""
     sequential: bool
     """Whether it never runs beside another sequential tool."""
+    inline: bool
+    """Whether it runs where its turn is read, instead of on a thread of its own."""
     timeout: float | None
     """Seconds that one call may take; over it the call is answered as timed out, and told to stop."""
     approval: bool
@@ -175,6 +177,7 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         sequential: bool = False,
+        inline: bool = False,
         timeout: float | None = None,
         approval: bool = False,
         narrow: Mapping[str, NarrowRule] | None = None,
@@ -201,7 +204,7 @@ class Tool(Generic[P, R]):
         self._settle(
             _name_of(function) if name is None else name,
             _schema.description_of(function) if description is None else description,
-            sequential, timeout, approval, narrow,
+            sequential, inline, timeout, approval, narrow,
         )  # fmt: skip
         functools.update_wrapper(self, function, updated=())
         try:
@@ -223,6 +226,7 @@ class Tool(Generic[P, R]):
         handler: Callable[[Any, ToolContext], Any],
         *,
         sequential: bool = False,
+        inline: bool = False,
         timeout: float | None = None,
         approval: bool = False,
         narrow: Mapping[str, NarrowRule] | None = None,
@@ -242,6 +246,7 @@ class Tool(Generic[P, R]):
         made.is_async = _is_async(handler)
         made._function = handler
         made._raw = True
+        made._set_inline(inline)
         return made
 
     @classmethod
@@ -265,7 +270,7 @@ class Tool(Generic[P, R]):
         made._bound = made._in_class = False
         made.is_manual = True
         made.is_async = False
-        made._settle(name, description, sequential, timeout, approval, narrow)
+        made._settle(name, description, sequential, False, timeout, approval, narrow)
         if not isinstance(input_schema, Mapping) or input_schema.get("type") != "object":
             raise made._refused('its input schema must describe an object: {"type": "object", …}')
         made._raw_schema = dict(input_schema)
@@ -322,6 +327,8 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         by = "the application" if self.is_manual else "a task" if self.is_async else "a thread"
+        if self.inline:
+            by = "whoever reads the turn"
         return f"Tool({self.name}, run by {by})"
 
     def declaration(self) -> dict[str, Any]:
@@ -408,11 +415,13 @@ class Tool(Generic[P, R]):
         name: str,
         description: str,
         sequential: bool,
+        inline: bool,
         timeout: float | None,
         approval: bool,
         narrow: Mapping[str, NarrowRule] | None,
     ) -> None:
         self.name, self.description = name, description
+        self._set_inline(inline)
         self.sequential, self.timeout, self.approval = sequential, timeout, approval
         self.narrow = dict(narrow or {})
         if not isinstance(name, str) or not name:
@@ -427,6 +436,11 @@ class Tool(Generic[P, R]):
             if pointer and not pointer.startswith("/"):
                 raise self._refused(f'"{pointer}" is no JSON pointer: write "/{pointer}"')
 
+    def _set_inline(self, inline: bool) -> None:
+        if inline and self.is_async:
+            raise self._refused("inline=True is for plain functions: an async def runs on the loop anyway")
+        self.inline = bool(inline)
+
     def _refused(self, why: str) -> InvalidArgumentError:
         return InvalidArgumentError(f'the tool "{self.name}": {why}')
 
@@ -439,6 +453,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     sequential: bool = False,
+    inline: bool = False,
     timeout: float | None = None,
     approval: bool = False,
     narrow: Mapping[str, NarrowRule] | None = None,
@@ -450,6 +465,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     sequential: bool = False,
+    inline: bool = False,
     timeout: float | None = None,
     approval: bool = False,
     narrow: Mapping[str, NarrowRule] | None = None,
@@ -464,6 +480,10 @@ def tool(
     name: Instead of the function's name.
     description: Instead of the docstring's text.
     sequential: Never run it beside another sequential tool.
+    inline: Run it where the turn is read, as a plain call: the thread that iterates the turn or waits for the reply, or
+        the loop's. That saves waking a thread, and is for functions that are quick and never block: while one runs
+        nothing else of the turn moves, calls beside it wait for it, and nothing can abandon it. Its `timeout` is
+        looked at when it returns. See docs/python.md.
     timeout: Seconds that one call may take.
     approval: Ask before each call.
     narrow: Which arguments an approval may narrow: JSON pointer to rule: ``{"/paths": "remove_elements"}``.
@@ -476,7 +496,7 @@ def tool(
 
     def make(function: Callable[..., Any]) -> Tool[..., Any]:
         return Tool(
-            function, name=name, description=description, sequential=sequential,
+            function, name=name, description=description, sequential=sequential, inline=inline,
             timeout=timeout, approval=approval, narrow=narrow, _names=names,
         )  # fmt: skip
 
