@@ -71,6 +71,10 @@ pub struct Config {
     pub queue_grace: Duration,
     /// How many ids of messages one session remembers, the newest first. Default 1024.
     pub message_ids: u32,
+    /// Bytes of JSON text that a session's metadata may have. Default 16 KiB.
+    pub max_metadata: usize,
+    /// Members that a session's metadata may have. Default 64.
+    pub max_metadata_keys: u32,
     /// Calls that may wait at the gate of one session; one more is answered `-32000`. Default 1024.
     pub max_waiters: usize,
     /// Silence after which a bare newline is written on queued calls and subscriptions; none by default.
@@ -174,6 +178,8 @@ impl Default for Config {
             replay_bytes: 1024 * 1024,
             queue_grace: Duration::from_secs(10),
             message_ids: 1024,
+            max_metadata: 16 * 1024,
+            max_metadata_keys: 64,
             max_waiters: 1024,
             heartbeat: None,
             heartbeat_notice: Duration::from_secs(10),
@@ -283,6 +289,7 @@ impl Config {
             ("MAX_HEAD_BYTES", &mut config.max_head_bytes),
             ("MAX_CONNECTIONS", &mut config.max_connections),
             ("MAX_WAITERS", &mut config.max_waiters),
+            ("MAX_METADATA", &mut config.max_metadata),
             ("PAGE_BYTES", &mut config.page_bytes),
             ("REPLAY_BYTES", &mut config.replay_bytes),
             ("RING_EVENTS", &mut config.hub.ring_events),
@@ -299,6 +306,7 @@ impl Config {
         for (name, setting) in [
             ("MAX_ROUNDS", &mut config.max_rounds),
             ("MESSAGE_IDS", &mut config.message_ids),
+            ("MAX_METADATA_KEYS", &mut config.max_metadata_keys),
             ("PROVIDER_RETRIES", &mut config.provider_retries),
             ("PAGE_DEFAULT", &mut config.page_default),
             ("PAGE_MAX", &mut config.page_max),
@@ -396,6 +404,8 @@ impl Config {
             ("MAX_WAITERS", many(self.max_waiters), 0, MOST),
             ("MAX_ROUNDS", self.max_rounds.into(), 1, MOST),
             ("MESSAGE_IDS", self.message_ids.into(), 1, MOST),
+            ("MAX_METADATA", many(self.max_metadata), 2, MOST_BYTES),
+            ("MAX_METADATA_KEYS", self.max_metadata_keys.into(), 0, MOST),
             ("PROVIDER_RETRIES", self.provider_retries.into(), 0, MOST),
             ("PAGE_DEFAULT", self.page_default.into(), 1, MOST),
             ("PAGE_MAX", self.page_max.into(), 1, MOST),
@@ -515,6 +525,8 @@ mod tests {
             "HEARTBEAT_NOTICE",
             "QUEUE_GRACE",
             "MESSAGE_IDS",
+            "MAX_METADATA",
+            "MAX_METADATA_KEYS",
             "MAX_REQUEST_BYTES",
             "MAX_HEAD_BYTES",
             "MAX_CONNECTIONS",

@@ -213,6 +213,8 @@ async fn a_database_of_the_first_version_opens_with_all_that_is_in_it() {
     assert_eq!(log(&store, "ses_1").await, ["session.open"]);
     store.hold("ses_1", "key_a", WallTime(900)).await.unwrap();
     store.claim_gate("ses_2", "key_b", vec![], None, NOW).await.unwrap();
+    let told = store.overview("ses_1").await.unwrap().unwrap();
+    assert_eq!((told.metadata.as_str(), told.metadata_version), ("{}", 0));
     drop(store);
     let parked = at(&path).unwrap().all_pauses().await.unwrap().pop().unwrap();
     assert_eq!(parked.pause.deadline, WallTime(900));

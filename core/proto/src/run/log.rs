@@ -131,6 +131,14 @@ impl LogEvent {
         ]);
         Self::new(EventType::parse(EventType::TURN_CANCELLED), owner.clone(), payload)
     }
+
+    /// A driver changed what is kept with the session: all of it as it is now, and its new version.
+    #[must_use]
+    pub fn metadata_updated(who: &KeyId, metadata: &Json, version: u64) -> Self {
+        let version = Json::integer(i64::try_from(version).unwrap_or(i64::MAX));
+        let payload = Json::object([("metadata", metadata), ("version", &version)]);
+        Self::new(EventType::parse(EventType::METADATA_UPDATED), who.clone(), payload)
+    }
 }
 
 /// Writes the payload of a `provider.request` out: the stored payload plus `messages`, which are the

@@ -5,28 +5,17 @@ use super::gate::Refusal;
 use super::log::{LogEvent, boolean};
 use super::open::{DeclaredTools, Profile, RESERVED_NAME, not_in_allowlist};
 use crate::Json;
-use crate::session::content::{Message, open_enum};
+use crate::session::content::Message;
 use crate::session::event::EventType;
 use crate::session::feature::Features;
 use crate::session::generation::Generation;
 use crate::session::ids::KeyId;
+pub use crate::session::info::SessionState;
 use crate::session::method::{
     CancelSubagent, Compact, ExecRemoteSandbox, Method, Params, ReportLocalSandbox,
     ReportLocalSubagent, SendMessage, StartRemoteSandbox,
 };
 use crate::session::rpc::{RpcFailure, code};
-
-open_enum! {
-    /// The state of a session (session service §11).
-    SessionState {
-        /// Turns are possible.
-        Open = "open",
-        /// Closed by a participant.
-        Closed = "closed",
-        /// Ended by a failure.
-        Error = "error",
-    }
-}
 
 /// What is known about the caller and the session when a method is called.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@
 //! into the one the model sees when a paused turn waits for results. [`turn`] runs rounds of model
 //! and tools as effects that a shell carries out, with the events to log ([`log`]) and the tools on
 //! offer ([`toolbox`]). [`open`] checks what opens and joins a session, [`methods`] who may call
-//! what, [`repeat`] what a message gets that comes again, [`view`] what a request may see, [`depth`] how deep content may nest.
+//! what, [`repeat`] what a message gets that comes again, [`metadata`] what is kept with a session, [`view`] what a request may see, [`depth`] how deep content may nest.
 //!
 //! Nothing here waits, stores or reads a clock: times are wall-clock milliseconds since the Unix
 //! epoch, given as arguments.
@@ -13,6 +13,7 @@ pub mod depth;
 pub mod gate;
 pub mod log;
 pub mod merge;
+pub mod metadata;
 pub mod methods;
 pub mod open;
 pub mod quota;

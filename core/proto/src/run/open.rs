@@ -118,6 +118,12 @@ impl Declared {
             .then(|| Json::object(compaction.into_iter().chain(generation)))
     }
 
+    /// The mode of compaction in what [`Declared::settings`] wrote; nothing when it is the usual one.
+    #[must_use]
+    pub fn compaction_mode_of(settings: &Json) -> Option<String> {
+        settings.member("compaction")?.member("mode")?.to_text()
+    }
+
     /// The generation in what [`Declared::settings`] wrote.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use crate::session::payload::TokenUsage;
 pub fn needed_for_event(type_name: &str) -> Option<Features> {
     match type_name {
         EventType::TURN_CANCELLED => Some(Features { cancel: true, ..Features::NONE }),
+        EventType::METADATA_UPDATED => Some(Features { metadata: true, ..Features::NONE }),
         _ => EventType::parse(type_name).is_plain().then_some(Features::NONE),
     }
 }
@@ -213,17 +214,22 @@ mod tests {
         for kind in EventType::KNOWN {
             assert!(shows_event(Features::NONE, kind.as_str()), "{kind}");
         }
-        for hidden in [EventType::TURN_CANCELLED, "session.hologram", ""] {
+        for hidden in
+            [EventType::TURN_CANCELLED, EventType::METADATA_UPDATED, "session.hologram", ""]
+        {
             assert!(!shows_event(Features::NONE, hidden), "{hidden}");
         }
     }
 
     #[test]
-    fn cancelled_turns_are_shown_to_those_who_asked_for_cancel_only() {
+    fn cancelled_turns_and_changed_metadata_are_shown_to_those_who_asked_for_them_only() {
         let cancel = Features { cancel: true, ..Features::NONE };
         let display = Features { display: true, ..Features::NONE };
+        let metadata = Features { metadata: true, ..Features::NONE };
         assert!(shows_event(cancel, EventType::TURN_CANCELLED));
         assert!(!shows_event(display, EventType::TURN_CANCELLED));
+        assert!(shows_event(metadata, EventType::METADATA_UPDATED));
+        assert!(!shows_event(cancel, EventType::METADATA_UPDATED));
         assert!(!shows_event(Features::ALL, "session.hologram"));
     }
 

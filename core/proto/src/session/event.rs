@@ -72,6 +72,8 @@ open_enum! {
 impl EventType {
     /// A turn was cancelled; logged only for readers that asked for [`super::feature::Feature::Cancel`].
     pub const TURN_CANCELLED: &'static str = "session.turn.cancelled";
+    /// The session's metadata was changed; shown to readers that asked for [`super::feature::Feature::Metadata`].
+    pub const METADATA_UPDATED: &'static str = "session.metadata.updated";
 
     /// Whether the plain contract's closed catalogue holds this type.
     #[must_use]

@@ -101,6 +101,7 @@ impl Features {
         message_id: true,
         lean_result: true,
         blocks: true,
+        metadata: true,
         options: true,
         keep_open: true,
         ..Self::NONE
@@ -114,6 +115,7 @@ impl Features {
         hold: true,
         message_id: true,
         lean_result: true,
+        metadata: true,
         ..Self::NONE
     };
 }

@@ -13,6 +13,7 @@ pub mod exchange;
 pub mod feature;
 pub mod generation;
 pub mod ids;
+pub mod info;
 pub mod method;
 pub mod narrow;
 pub mod ndjson;

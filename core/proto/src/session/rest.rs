@@ -23,6 +23,9 @@ pub struct OpenRequest {
     /// How the history is compacted, raw; only when a session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compaction: Option<Json>,
+    /// What is kept with the session from the beginning, raw; only when it is opened (feature `metadata`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Json>,
 }
 
 /// The answer to open and join.
@@ -120,6 +123,12 @@ pub struct Limits {
     /// How many ids of messages a session remembers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_ids: Option<u32>,
+    /// Bytes of JSON text that a session's metadata may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_metadata_bytes: Option<u64>,
+    /// Members that a session's metadata may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_metadata_keys: Option<u32>,
 }
 
 impl Limits {
@@ -135,6 +144,8 @@ impl Limits {
             heartbeat_ms: None,
             max_hold_ms: None,
             message_ids: None,
+            max_metadata_bytes: None,
+            max_metadata_keys: None,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::keys::{IdKind, NewKey, Role};
 use crate::store::{self, NewSession, PageLimit, Seq, StoreError, ToolLists};
 use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
+use broca_proto::run::metadata;
 use broca_proto::run::methods::SessionState;
 use broca_proto::run::open::{self, Declared, Joinable};
 use broca_proto::run::view;
@@ -41,12 +42,14 @@ impl Engine {
         let found = self.store().profile(client.profile.as_str()).await.map_err(fails)?;
         let profile = self.profile_of(&client, found.as_ref());
         let id = mint(IdKind::Session).map_err(fails)?;
+        let metadata = metadata::opening(&body, features, self.metadata_bounds())?;
         let new = |version: Option<String>, settings: Option<&Json>| NewSession {
             id: id.clone(),
             profile_id: client.profile.as_str().to_owned(),
             creator: client.key.as_str().to_owned(),
             client_version: version,
             settings: settings.map(|json| json.as_str().to_owned()),
+            metadata: metadata.as_ref().map(|json| json.as_str().to_owned()),
         };
         let declared = match open::check_open(&body, &profile, features) {
             Ok(declared) => declared,
@@ -181,6 +184,15 @@ impl Engine {
 
     /// The answer to open and join.
     fn welcome(&self, session: &str, key: &NewKey, profile: &store::Profile) -> Json {
+        Json::object([
+            ("profile", &self.shown_profile(profile)),
+            ("session_id", &Json::string(session)),
+            ("session_key", &Json::string(key.plaintext.expose())),
+        ])
+    }
+
+    /// A profile as clients are shown it.
+    pub(super) fn shown_profile(&self, profile: &store::Profile) -> Json {
         let texts = |list: &[String]| {
             let texts: Vec<Json> = list.iter().map(|text| Json::string(text)).collect();
             Json::array(&texts)
@@ -190,17 +202,12 @@ impl Engine {
             let (name, model) = (Json::string(&model.provider), Json::string(&model.model));
             Json::object([("model", &model), ("provider", &name)])
         });
-        let shown = Json::object([
+        Json::object([
             ("allowed_tools", &texts(&profile.allowed_tools)),
             ("id", &Json::string(&profile.id)),
             ("mcp_servers", &texts(&profile.mcp_servers)),
             ("name", &Json::string(&profile.name)),
             ("provider", &provider),
-        ]);
-        Json::object([
-            ("profile", &shown),
-            ("session_id", &Json::string(session)),
-            ("session_key", &Json::string(key.plaintext.expose())),
         ])
     }
 }
@@ -221,6 +228,6 @@ fn session_key() -> Result<NewKey, Problem> {
     })
 }
 
-fn broke_off() -> Problem {
+pub(super) fn broke_off() -> Problem {
     Problem::new(500, "internal", "the service failed; see its log")
 }

@@ -2,12 +2,13 @@
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
 //! waits at the gate, [`revoke`] takes keys away, [`quota`] holds them to their limits, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
-//! pages; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
+//! pages, [`info`] tells how sessions stand; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
 mod call;
 mod cancel;
 mod deltas;
 mod hold;
+mod info;
 mod listeners;
 mod lobby;
 mod named;
@@ -180,6 +181,11 @@ impl Engine {
         let session = Session::new(id.clone(), &self.config);
         sessions.insert(id.clone(), Arc::clone(&session));
         session
+    }
+
+    /// The session, if somebody uses it right now.
+    fn known(&self, id: &SessionId) -> Option<Arc<Session>> {
+        self.lock().get(id).map(Arc::clone)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {

@@ -5,8 +5,8 @@ use super::{Engine, now};
 use crate::hub::{Publication, ReaderId};
 use crate::keys::{IdKind, KeyHash};
 use crate::store::{
-    Closing, Elided, Epoch, Join, MessageNote, NewEvent, Pause, Registration, Seq, SessionState,
-    StoreError, Stored, ToolLists,
+    Closing, Elided, Epoch, Join, MessageNote, MetadataChange, NewEvent, Pause, Registration, Seq,
+    SessionState, StoreError, Stored, ToolLists,
 };
 use broca_proto::Json;
 use broca_proto::run::log::{Audience, LogEvent};
@@ -36,6 +36,8 @@ pub(super) enum Write {
     CloseAbandoned,
     /// A driver registers.
     Register { who: String },
+    /// The session's metadata changes, if it still has this version; one event.
+    Metadata { was: u64, metadata: Json },
     /// A client joins; one event.
     Join { who: String, tools: Option<ToolLists>, session_key: KeyHash },
 }
@@ -45,7 +47,8 @@ pub(super) enum Write {
 pub(super) struct Recorded {
     /// The lease, when the gate was taken.
     pub(super) epoch: Option<Epoch>,
-    /// The events, in their order. None when the registration or the close had happened before.
+    /// The events, in their order. None when the registration or the close had happened before, or the metadata has
+    /// another version.
     pub(super) events: Vec<Shown>,
     /// The state in which a session to be closed had ended before.
     pub(super) already: Option<SessionState>,
@@ -177,11 +180,16 @@ impl Session {
                 Registration::First(stored) => stored,
                 Registration::Already => Vec::new(),
             },
+            Write::Metadata { was, metadata } => {
+                let event = only(new)?;
+                let text = metadata.as_str().to_owned();
+                match store.change_metadata(id, was, text, event, now).await? {
+                    MetadataChange::Now(stored) => vec![stored],
+                    MetadataChange::Behind => Vec::new(),
+                }
+            }
             Write::Join { who, tools, session_key } => {
-                let mut new = new;
-                let Some(event) = new.pop() else {
-                    return Err(StoreError::Internal("a join without its event".to_owned()));
-                };
+                let event = only(new)?;
                 let session = id.to_owned();
                 let join = Join { session, client_key_id: who, tools, session_key, event };
                 vec![store.join(join, now).await?]
@@ -189,6 +197,11 @@ impl Session {
         };
         Ok((stored, recorded))
     }
+}
+
+/// The event of a write that logs one.
+fn only(mut events: Vec<NewEvent>) -> Result<NewEvent, StoreError> {
+    events.pop().ok_or_else(|| StoreError::Internal("a write without its event".to_owned()))
 }
 
 /// An event for the store.

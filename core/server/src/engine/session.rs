@@ -11,6 +11,7 @@ use broca_proto::run::gate::{Gate, GateOutput, Parking, Ticket};
 use broca_proto::run::methods::SessionState;
 use broca_proto::run::repeat::{self, FirstOne};
 use broca_proto::session::ids::{KeyId, SessionId};
+use broca_proto::session::info::{TurnInfo, TurnStatus};
 use broca_proto::session::notice::Queued;
 use broca_proto::session::rpc::RpcFailure;
 use bytes::Bytes;
@@ -263,6 +264,20 @@ impl Session {
         }
         self.end_session(&mut control, state);
         self.settle(&mut control);
+    }
+
+    /// The turn at this moment, and how many calls wait for theirs.
+    pub(super) fn turn(&self) -> TurnInfo {
+        let control = self.lock();
+        let mut turn = TurnInfo::idle();
+        turn.waiting = control.gate.waiters().count() as u64;
+        if let Some((_, owner)) = control.gate.holder() {
+            (turn.status, turn.owner) = (TurnStatus::Running, Some(owner.clone()));
+        } else if let Some(parking) = control.gate.pause() {
+            (turn.status, turn.owner) = (TurnStatus::Paused, Some(parking.owner.clone()));
+            turn.expires_in_ms = Some(parking.deadline.saturating_sub(now_ms()));
+        }
+        turn
     }
 
     /// The state in which the session ended, if it did while it was in memory.

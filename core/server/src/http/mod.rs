@@ -3,6 +3,7 @@
 
 pub(crate) mod auth;
 mod body;
+mod info;
 mod listen;
 mod patient;
 pub(crate) mod refusal;
@@ -26,8 +27,8 @@ pub(crate) fn router(engine: Arc<Engine>) -> Router {
     Router::new()
         .route("/healthz", get(|| async {}))
         .route("/api/v1/meta", get(rest::meta))
-        .route("/api/v1/sessions", post(rest::open))
-        .route("/api/v1/sessions/{id}", delete(rest::close))
+        .route("/api/v1/sessions", post(rest::open).get(info::list))
+        .route("/api/v1/sessions/{id}", delete(rest::close).get(info::read).patch(info::update))
         .route("/api/v1/sessions/{id}/join", post(rest::join))
         .route("/api/v1/sessions/{id}/participants", get(rest::participants))
         .route("/api/v1/sessions/{id}/events", get(rest::events))

@@ -35,6 +35,8 @@ pub(crate) async fn meta(State(engine): State<Arc<Engine>>) -> Response {
     limits.max_page = Some(config.page_max);
     let heartbeat = u64::try_from(config.heartbeat_notice.as_millis()).ok();
     limits.message_ids = Some(config.message_ids);
+    limits.max_metadata_bytes = Some(config.max_metadata as u64);
+    limits.max_metadata_keys = Some(config.max_metadata_keys);
     limits.max_hold_ms = u64::try_from(config.max_hold.as_millis()).ok();
     limits.heartbeat_ms = heartbeat.filter(|every| *every > 0);
     let meta = Meta {
@@ -83,25 +85,26 @@ pub(crate) async fn participants(
     Ok(json(200, &Json::encode(&Participants { drivers }).unwrap_or_default()))
 }
 
-/// The query of `GET …/events`.
+/// The query of a list that comes in pages.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct PageQuery {
-    cursor: Option<String>,
+    pub(super) cursor: Option<String>,
     limit: Option<String>,
 }
 
 impl PageQuery {
+    /// How many items the page may have.
+    pub(crate) fn limit(&self, config: &Config) -> Result<u32, Refusal> {
+        let Some(text) = &self.limit else { return Ok(config.page_default) };
+        let limit = text.parse::<i64>().ok().filter(|limit| *limit > 0);
+        let limit =
+            limit.ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
+        Ok(u32::try_from(limit).unwrap_or(u32::MAX).min(config.page_max))
+    }
+
     /// Where the page begins and how many items it may have.
     pub(crate) fn read(&self, config: &Config) -> Result<(u64, u32), Refusal> {
-        let limit = match &self.limit {
-            None => config.page_default,
-            Some(text) => {
-                let limit = text.parse::<i64>().ok().filter(|limit| *limit > 0);
-                let limit = limit
-                    .ok_or_else(|| Refusal::bad_request("limit must be a positive integer"))?;
-                u32::try_from(limit).unwrap_or(u32::MAX).min(config.page_max)
-            }
-        };
+        let limit = self.limit(config)?;
         let after = match self.cursor.as_deref() {
             None | Some("") => 0,
             Some(cursor) => match cursor.parse::<u64>() {

@@ -22,8 +22,8 @@ pub use error::StoreError;
 pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 pub use message::{KnownMessage, MessageAnswer, MessageNote, MessageOutcome, NamedMessage};
 pub use session::{
-    ClientKey, Closing, Counters, Epoch, Join, Lease, NewClientKey, NewSession, Parked, Pause,
-    Profile, Registration, Session, SessionState, ToolLists,
+    ClientKey, Closing, Counters, Epoch, Join, Lease, MetadataChange, NewClientKey, NewSession,
+    Overview, OverviewPage, Parked, Pause, Profile, Registration, Session, SessionState, ToolLists,
 };
 pub use sqlite::{SqliteSettings, SqliteStore};
 
@@ -193,6 +193,34 @@ pub trait Store: Send + Sync {
 
     /// The session as it stands.
     fn session(&self, id: &str) -> Answer<'_, Option<Session>>;
+
+    /// The session as it is told of.
+    fn overview(&self, id: &str) -> Answer<'_, Option<Overview>>;
+
+    /// The sessions in which this client key took part, newest first, after the one with this id.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] when `after` is none of them.
+    fn sessions_of(
+        &self,
+        client_key_id: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Answer<'_, OverviewPage>;
+
+    /// Replaces the metadata of a session (a JSON object as text) if it still has version `was`, and logs the event that
+    /// says so.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] or [`StoreError::NotOpen`].
+    fn change_metadata(
+        &self,
+        session: &str,
+        was: u64,
+        metadata: String,
+        event: NewEvent,
+        now: WallTime,
+    ) -> Answer<'_, MetadataChange>;
 
     /// Ends a session and logs the events that say so, once. Gate and pause are cleared; a turn that ran
     /// can log no more. A close to `closed` clears the drivers too; a failure unregisters nobody.

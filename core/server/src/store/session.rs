@@ -117,6 +117,8 @@ pub struct NewSession {
     /// Session-wide settings that are fixed at creation, a JSON object as text; see
     /// [`Declared::settings`](broca_proto::run::open::Declared::settings).
     pub settings: Option<String>,
+    /// What is kept with it from the beginning, a JSON object as text.
+    pub metadata: Option<String>,
 }
 
 /// A session as it stands.
@@ -140,6 +142,39 @@ pub struct Session {
     pub closed_at: Option<WallTime>,
     /// Its last event; [`Seq::START`] without events.
     pub last_seq: Seq,
+}
+
+/// A session as it is told of: what is kept with it, who drives it, how far its log has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overview {
+    /// The session.
+    pub session: Session,
+    /// Its drivers by id, sorted.
+    pub drivers: Vec<String>,
+    /// Its metadata, a JSON object as text.
+    pub metadata: String,
+    /// How often that was changed.
+    pub metadata_version: u64,
+    /// Id and time of its last event.
+    pub last_event: Option<(String, WallTime)>,
+}
+
+/// Some of the sessions of a client key.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OverviewPage {
+    /// The sessions, newest first.
+    pub items: Vec<Overview>,
+    /// Whether older ones follow.
+    pub more: bool,
+}
+
+/// What changing the metadata of a session did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetadataChange {
+    /// It is changed, and this event was logged.
+    Now(Stored),
+    /// It has another version: nothing was changed.
+    Behind,
 }
 
 /// What registering a driver did.

@@ -17,6 +17,7 @@ mod killed;
 mod lean;
 mod limits;
 mod message_id;
+mod metadata;
 mod notices;
 mod options;
 mod pauses;

@@ -34,6 +34,8 @@ async fn the_open_routes_answer_and_unknown_ones_are_empty() {
         "heartbeat_ms": 10_000,
         "max_hold_ms": 86_400_000,
         "message_ids": 1024,
+        "max_metadata_bytes": 16 << 10,
+        "max_metadata_keys": 64,
     });
     assert_eq!(meta["limits"], limits);
     for (method, path, status) in [
@@ -45,6 +47,7 @@ async fn the_open_routes_answer_and_unknown_ones_are_empty() {
         ("POST", "/api/v1/meta", 405),
         ("GET", "/api/v1/sessions", 405),
         ("GET", "/api/v1/sessions/ses_1", 405),
+        ("PATCH", "/api/v1/sessions/ses_1", 405),
         ("GET", "/api/v1/sessions/ses_1/rpc", 405),
         ("POST", "/api/v1/sessions/ses_1/events", 405),
     ] {

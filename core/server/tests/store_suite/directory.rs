@@ -150,6 +150,7 @@ async fn open_as(store: &dyn Store, creator: &str) -> Result<(String, KeyHash), 
         creator: creator.to_owned(),
         client_version: None,
         settings: None,
+        metadata: None,
     };
     let first = event("session.open", "{}");
     store.open_session(session, ToolLists::default(), key.hash.clone(), first, NOW).await?;

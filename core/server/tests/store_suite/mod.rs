@@ -9,9 +9,9 @@ use broca_proto::run::quota::KeyLimits;
 use broca_proto::session::event::EventType;
 use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
 use broca_server::store::{
-    Closing, Elided, Epoch, Join, MessageAnswer, MessageNote, MessageOutcome, NamedMessage,
-    NewClientKey, NewEvent, NewSession, PageLimit, Pause, Profile, Registration, Seq, SessionState,
-    Store, StoreError, ToolLists, WallTime,
+    Closing, Elided, Epoch, Join, MessageAnswer, MessageNote, MessageOutcome, MetadataChange,
+    NamedMessage, NewClientKey, NewEvent, NewSession, OverviewPage, PageLimit, Pause, Profile,
+    Registration, Seq, SessionState, Store, StoreError, ToolLists, WallTime,
 };
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ pub(crate) async fn open(store: &dyn Store) -> (String, KeyHash) {
         creator: "key_a".to_owned(),
         client_version: Some("test/1".to_owned()),
         settings: None,
+        metadata: None,
     };
     let first = event("session.open", "{}");
     let hash = key.hash.clone();
@@ -81,6 +82,8 @@ pub(crate) async fn suite(store: Arc<dyn Store>) {
     gates(store).await;
     pauses(store).await;
     messages_by_id(store).await;
+    metadata(store).await;
+    sessions_of_a_client(store).await;
     unknown_sessions(store).await;
     directory::suite(store).await;
     store.probe().await.unwrap();
@@ -173,6 +176,7 @@ async fn refused_opens(store: &dyn Store) {
         creator: "key_a".to_owned(),
         client_version: None,
         settings: None,
+        metadata: None,
     };
     store.record_refused_open(session, event("session.error", "{}"), NOW).await.unwrap();
     let session = store.session(&id).await.unwrap().unwrap();
@@ -423,6 +427,76 @@ async fn messages_by_id(store: &dyn Store) {
     let events = vec![event("session.error", "{}")];
     store.close(&id, Some(lease), SessionState::Error, events, over, NOW).await.unwrap();
     assert_eq!(known("m-4").await.unwrap().outcome, Some(outcome(&[(9, 11)], unlogged)));
+}
+
+async fn metadata(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let told = || async { store.overview(&id).await.unwrap().unwrap() };
+    let begun = told().await;
+    assert_eq!((begun.metadata.as_str(), begun.metadata_version), ("{}", 0));
+    assert_eq!(begun.session, store.session(&id).await.unwrap().unwrap());
+    let updated = || event("session.metadata.updated", "{}");
+    let change = |was: u64, text: &str| {
+        store.change_metadata(&id, was, text.to_owned(), updated(), WallTime(9_000))
+    };
+    let done = match change(0, r#"{"a":1}"#).await.unwrap() {
+        MetadataChange::Now(stored) => Some(stored),
+        MetadataChange::Behind => None,
+    };
+    let stored = done.unwrap();
+    assert_eq!(change(0, r#"{"b":1}"#).await, Ok(MetadataChange::Behind));
+    let now = told().await;
+    assert_eq!((now.metadata.as_str(), now.metadata_version), (r#"{"a":1}"#, 1));
+    assert_eq!(now.last_event, Some((stored.event.id, WallTime(9_000))));
+    assert_eq!(now.session.last_seq, stored.seq, "a change that was behind logged nothing");
+    store.register_driver(&id, "key_b", vec![], NOW).await.unwrap();
+    assert_eq!(told().await.drivers, ["key_b"]);
+    store.close(&id, None, SessionState::Closed, vec![], None, NOW).await.unwrap();
+    let over = StoreError::NotOpen { state: SessionState::Closed };
+    assert_eq!(change(1, "{}").await, Err(over));
+    assert_eq!(told().await.metadata, r#"{"a":1}"#);
+}
+
+async fn sessions_of_a_client(store: &dyn Store) {
+    let mut opened = Vec::new();
+    for kept in [None, Some(r#"{"n":2}"#), None] {
+        let session = NewSession {
+            id: format!("ses_of_{}", opened.len()),
+            profile_id: "pro_1".to_owned(),
+            creator: "key_lists".to_owned(),
+            client_version: None,
+            settings: None,
+            metadata: kept.map(str::to_owned),
+        };
+        opened.push(session.id.clone());
+        let key = NewKey::mint(Role::Session).unwrap().hash;
+        let first = event("session.open", "{}");
+        store.open_session(session, ToolLists::default(), key, first, NOW).await.unwrap();
+    }
+    let (joined, _) = open(store).await;
+    let join = Join {
+        session: joined.clone(),
+        client_key_id: "key_lists".to_owned(),
+        tools: None,
+        session_key: NewKey::mint(Role::Session).unwrap().hash,
+        event: event("session.join", "{}"),
+    };
+    store.join(join, NOW).await.unwrap();
+    let page = store.sessions_of("key_lists", None, 2).await.unwrap();
+    let ids = |page: &OverviewPage| -> Vec<String> {
+        page.items.iter().map(|item| item.session.id.clone()).collect()
+    };
+    assert_eq!((ids(&page), page.more), (vec![joined, opened[2].clone()], true));
+    let page = store.sessions_of("key_lists", Some(&opened[2]), 2).await.unwrap();
+    assert_eq!((ids(&page), page.more), (vec![opened[1].clone(), opened[0].clone()], false));
+    assert_eq!(page.items[0].metadata, r#"{"n":2}"#);
+    let unknown = StoreError::Unknown { what: "session" };
+    let (other, _) = open(store).await;
+    for foreign in [other.as_str(), "ses_none"] {
+        let refused = store.sessions_of("key_lists", Some(foreign), 2).await;
+        assert_eq!(refused, Err(unknown.clone()), "{foreign}");
+    }
+    assert_eq!(store.sessions_of("key_nobody", None, 2).await, Ok(OverviewPage::default()));
 }
 
 async fn unknown_sessions(store: &dyn Store) {

@@ -11,6 +11,7 @@ mod gates;
 mod limits;
 mod list;
 mod messages;
+mod overviews;
 mod place;
 mod profiles;
 mod readers;
@@ -23,8 +24,8 @@ use super::directory::{ClientKeyRecord, ListPlace, Listed, NewAdminKey, ProfileR
 use super::event::{LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 use super::message::{KnownMessage, MessageNote};
 use super::session::{
-    ClientKey, Closing, Counters, Epoch, Join, Lease, NewClientKey, NewSession, Parked, Pause,
-    Profile, Registration, Session, SessionState, ToolLists,
+    ClientKey, Closing, Counters, Epoch, Join, Lease, MetadataChange, NewClientKey, NewSession,
+    Overview, OverviewPage, Parked, Pause, Profile, Registration, Session, SessionState, ToolLists,
 };
 use super::{Answer, Store, StoreError};
 use crate::keys::KeyHash;
@@ -309,6 +310,33 @@ impl Store for SqliteStore {
     fn session(&self, id: &str) -> Answer<'_, Option<Session>> {
         let id = id.to_owned();
         self.read(move |db| sessions::find(db, &id))
+    }
+
+    fn overview(&self, id: &str) -> Answer<'_, Option<Overview>> {
+        let id = id.to_owned();
+        self.read(move |db| overviews::find(db, &id))
+    }
+
+    fn sessions_of(
+        &self,
+        client_key_id: &str,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Answer<'_, OverviewPage> {
+        let (key, after) = (client_key_id.to_owned(), after.map(str::to_owned));
+        self.read(move |db| overviews::of_client(db, &key, after.as_deref(), limit))
+    }
+
+    fn change_metadata(
+        &self,
+        session: &str,
+        was: u64,
+        metadata: String,
+        event: NewEvent,
+        now: WallTime,
+    ) -> Answer<'_, MetadataChange> {
+        let session = session.to_owned();
+        self.write(move |db| overviews::change_metadata(db, &session, was, &metadata, event, now))
     }
 
     fn close(

@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0003_messages.sql"),
     include_str!("0004_admin.sql"),
     include_str!("0005_limits.sql"),
+    include_str!("0006_metadata.sql"),
 ];
 
 fn newest() -> i64 {

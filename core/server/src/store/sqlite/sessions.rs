@@ -69,7 +69,7 @@ fn insert(
     let closed_at = (state != SessionState::Open).then_some(now.0);
     db.prepare_cached(
         "INSERT INTO sessions (id, profile_id, creator, client_version, settings, state,
-             created_at, closed_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+             created_at, closed_at, metadata) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute((
         &session.id,
@@ -80,6 +80,7 @@ fn insert(
         state.as_str(),
         now.0,
         closed_at,
+        session.metadata.as_deref().unwrap_or("{}"),
     ))?;
     Ok(db.last_insert_rowid())
 }

@@ -33,6 +33,7 @@ async fn open(store: &SqliteStore, id: &str) -> KeyHash {
         creator: "key_a".to_owned(),
         client_version: None,
         settings: None,
+        metadata: None,
     };
     store.open_session(session, ToolLists::default(), key.clone(), event("{}"), NOW).await.unwrap();
     key
