@@ -122,7 +122,8 @@
 #define BROCA_STEP_APPROVAL_WITHDRAWN 9
 
 /**
- * Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps `why`.
+ * Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps
+ * `position`, `waiting`, `why`.
  */
 #define BROCA_STEP_STATUS 10
 
@@ -412,6 +413,11 @@ typedef void (*broca_resolve_fn)(void *user_data, uint64_t request, const char *
 #define BROCA_E_NOT_BROCA -205
 
 /**
+ * The service does not offer what this call needs, or this client does not ask for it.
+ */
+#define BROCA_E_NOT_OFFERED -206
+
+/**
  * The service answered with a problem document.
  */
 #define BROCA_E_API -300
@@ -460,6 +466,11 @@ typedef void (*broca_resolve_fn)(void *user_data, uint64_t request, const char *
  * The turn reached the service's limit of model rounds.
  */
 #define BROCA_E_LOOP_LIMIT -341
+
+/**
+ * The model's answer does not fit the type that the program wants, also after it was told so.
+ */
+#define BROCA_E_OUTPUT_INVALID -343
 
 /**
  * A tool failed.
@@ -1141,6 +1152,113 @@ broca_status broca_session_resume(broca_session *session,
                                   broca_error **err);
 
 /**
+ * Opens a session with these tools and with metadata (JSON, an object) that is kept with it, and waits until it is open. Where the
+ * service keeps none, nothing is opened: `BROCA_E_NOT_OFFERED`.
+ *
+ * Ownership: returns `session` owned: free it with `broca_session_free`. Borrows `client` and the tools; copies `metadata`.
+ * Threads: any.
+ */
+broca_status broca_client_open_with_metadata(broca_client *client,
+                                             const broca_tool *const *tools,
+                                             size_t tool_count,
+                                             const char *metadata,
+                                             size_t metadata_len,
+                                             broca_session **session,
+                                             broca_error **err);
+
+/**
+ * Begins to open a session with these tools and metadata; see `broca_client_open_with_metadata`.
+ *
+ * Ownership: returns `request` owned: free it with `broca_request_free`. Borrows `session` and the tools; copies `metadata`.
+ * Threads: any.
+ */
+broca_status broca_session_start_open_with_metadata(broca_session *session,
+                                                    const broca_tool *const *tools,
+                                                    size_t tool_count,
+                                                    const char *metadata,
+                                                    size_t metadata_len,
+                                                    broca_request **request,
+                                                    broca_error **err);
+
+/**
+ * Asks how the session stands, also after its end, and waits for it: `broca_step_value` of the step is the JSON, with
+ * `state`, `turn`, `drivers`, `metadata`, `metadata_version`, `last_event_id` and more (docs/wire.md). Where the service does not
+ * tell: `BROCA_E_NOT_OFFERED`.
+ *
+ * Ownership: returns `step` owned: free it with `broca_step_free`. Borrows `session`.
+ * Threads: any.
+ */
+broca_status broca_session_info(broca_session *session,
+                                broca_step **step,
+                                broca_error **err);
+
+/**
+ * Begins to ask how the session stands; see `broca_session_info`.
+ *
+ * Ownership: returns `request` owned: free it with `broca_request_free`. Borrows `session`.
+ * Threads: any.
+ */
+broca_status broca_session_start_info(broca_session *session,
+                                      broca_request **request,
+                                      broca_error **err);
+
+/**
+ * Changes what is kept with the session, and waits until that is done: `metadata` is a JSON merge patch, an object whose
+ * members replace those of before; null takes one away. `version` may be NULL; else only that `metadata_version` is changed, and
+ * another one is `BROCA_E_API` of the type `version_conflict`. `broca_step_value` of the step tells how the session stands then.
+ *
+ * Ownership: returns `step` owned: free it with `broca_step_free`. Borrows `session` and `version`; copies `metadata`.
+ * Threads: any.
+ */
+broca_status broca_session_update(broca_session *session,
+                                  const char *metadata,
+                                  size_t metadata_len,
+                                  const uint64_t *version,
+                                  broca_step **step,
+                                  broca_error **err);
+
+/**
+ * Begins to change what is kept with the session; see `broca_session_update`.
+ *
+ * Ownership: returns `request` owned: free it with `broca_request_free`. Borrows `session` and `version`; copies `metadata`.
+ * Threads: any.
+ */
+broca_status broca_session_start_update(broca_session *session,
+                                        const char *metadata,
+                                        size_t metadata_len,
+                                        const uint64_t *version,
+                                        broca_request **request,
+                                        broca_error **err);
+
+/**
+ * Lists the sessions that the client's key has opened or joined, the newest first, and waits for it: a page that begins with the
+ * newest when `cursor` is empty, with at most `limit` sessions (0: as many as the service likes). `broca_step_value` of the
+ * step is JSON, whose `items` are as `broca_session_info` tells them; `broca_step_next_cursor` says where the next page begins.
+ *
+ * Ownership: returns `step` owned: free it with `broca_step_free`. Borrows `client`; copies `cursor`.
+ * Threads: any.
+ */
+broca_status broca_client_sessions(broca_client *client,
+                                   const char *cursor,
+                                   size_t cursor_len,
+                                   uint32_t limit,
+                                   broca_step **step,
+                                   broca_error **err);
+
+/**
+ * Begins to list the sessions of the client; see `broca_client_sessions`. The session need not be open.
+ *
+ * Ownership: returns `request` owned: free it with `broca_request_free`. Borrows `session`; copies `cursor`.
+ * Threads: any.
+ */
+broca_status broca_session_start_sessions(broca_session *session,
+                                          const char *cursor,
+                                          size_t cursor_len,
+                                          uint32_t limit,
+                                          broca_request **request,
+                                          broca_error **err);
+
+/**
  * The next step, waiting at most `timeout_ms` milliseconds for it (negative: as long as it takes; 0: not at all). `step` is NULL
  * when none came in time or the turn is over; `broca_turn_is_over` tells which. What the turn failed with
  * comes once; `BROCA_STEP_DONE` is the last step of one that did not fail.
@@ -1555,7 +1673,7 @@ broca_bytes broca_step_outcome(const broca_step *step);
 broca_bytes broca_step_value(const broca_step *step);
 
 /**
- * Where the next page of the history begins, of the step that finished a page; nothing after the last.
+ * Where the next page of the history, or of a list of sessions, begins, of the step that finished a page; nothing after the last.
  *
  * Ownership: returns borrowed from `step` until it is freed.
  * Threads: any.
@@ -1577,6 +1695,22 @@ broca_bytes broca_step_state(const broca_step *step);
  * Threads: any.
  */
 uint64_t broca_step_delay_ms(const broca_step *step);
+
+/**
+ * The place of a message in the service's queue; 1 goes next. 0 where it is not told.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+uint64_t broca_step_position(const broca_step *step);
+
+/**
+ * How many messages wait in the service's queue, this one included. 0 where it is not told.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+uint64_t broca_step_waiting(const broca_step *step);
 
 /**
  * The kind of the error that ended the stream before.

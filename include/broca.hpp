@@ -367,6 +367,17 @@ class session {
             return broca_session_history(get(), cursor.data(), cursor.size(), limit, to, err);
         });
     }
+    /* How the session stands, and what is kept with it: `value` of the step is JSON. */
+    result<step> info() {
+        return detail::make<step>(
+            [&](broca_step **to, broca_error **err) { return broca_session_info(get(), to, err); });
+    }
+    /* Changes what is kept with the session, as a JSON merge patch; with a version only that one. */
+    result<step> update(std::string_view metadata, const std::uint64_t *version = nullptr) {
+        return detail::make<step>([&](broca_step **to, broca_error **err) {
+            return broca_session_update(get(), metadata.data(), metadata.size(), version, to, err);
+        });
+    }
     broca::error cancel() {
         return detail::run([&](broca_error **err) { return broca_session_cancel(get(), err); });
     }
@@ -389,6 +400,20 @@ class client {
         auto list = pointers(tools);
         return detail::make<session>([&](broca_session **to, broca_error **err) {
             return broca_client_open(get(), list.data(), list.size(), to, err);
+        });
+    }
+    /* As `open`, with metadata, a JSON object, that is kept with the session. */
+    result<session> open_with_metadata(std::string_view metadata, std::initializer_list<const tool *> tools = {}) {
+        auto list = pointers(tools);
+        return detail::make<session>([&](broca_session **to, broca_error **err) {
+            return broca_client_open_with_metadata(get(), list.data(), list.size(), metadata.data(), metadata.size(), to,
+                                                   err);
+        });
+    }
+    /* A page of the client's sessions, the newest first: `value` of the step is JSON. */
+    result<step> sessions(std::string_view cursor = {}, std::uint32_t limit = 0) {
+        return detail::make<step>([&](broca_step **to, broca_error **err) {
+            return broca_client_sessions(get(), cursor.data(), cursor.size(), limit, to, err);
         });
     }
     result<session> join(std::string_view id, std::initializer_list<const tool *> tools = {}) {

@@ -272,6 +272,13 @@ def providers_that_all_fail_are_a_result(s):
     same(watch.rest()[-1], events[-1])
 
 
+def sessions_are_neither_read_nor_changed_nor_listed(s):
+    a = s.open()
+    for method, path, allowed in [("GET", a.path, "DELETE"), ("PATCH", a.path, "DELETE"), ("GET", "/api/v1/sessions", "POST")]:
+        _, response = s.send(method, path)
+        same((response.status, response.read(), response.headers["allow"]), (405, b"", allowed), path)
+
+
 def eight_rounds_are_the_limit(s):
     a = s.driver()
     content, events = a.reply("loop")

@@ -104,6 +104,8 @@ export const enum StatusAt {
   delay_ms = 4,
   error_kind = 6,
   why = 8,
+  position = 10,
+  waiting = 12,
 }
 
 export const enum WarningAt {

@@ -4,7 +4,7 @@
 //!
 //! | command | its value |
 //! |---|---|
-//! | `open` | `{"tools": [tool…]}` |
+//! | `open` | `{"tools": [tool…], "metadata": object or null}` |
 //! | `join` | `{"session_id": text, "tools": [tool…]}` |
 //! | `observe` | `{"session_id": text}` |
 //! | `attach` | `{"saved": a saved session, as text or as the object it is, "tools": [tool…]}` |
@@ -12,7 +12,9 @@
 //! | `send` | `{"message": text, array of blocks, or message object}` |
 //! | `subscribe` | `{"from": cursor text, "" for the start, or null for now}` |
 //! | `history` | `{"cursor": text or null, "limit": number or null}` |
-//! | `participants`, `meta`, `close` | `{}` |
+//! | `participants`, `info`, `meta`, `close` | `{}` |
+//! | `update` | `{"metadata": object, "version": number or null}` |
+//! | `sessions` | `{"cursor": text or null, "limit": number or null}` |
 //! | `update_tools` | `{"tools": [tool…]}` |
 //!
 //! A tool is `{"name", "description", "input_schema", "sequential", "timeout_ms", "approval", "narrow": {pointer: rule}}`, all but
@@ -36,7 +38,10 @@ use std::collections::BTreeMap;
 pub fn read(json: &[u8]) -> Result<Command, Error> {
     let wire: Wire = refused::read(json, "the command")?;
     Ok(match wire {
-        Wire::Open { tools } => Command::Open { tools: read_tools(tools)? },
+        Wire::Open { tools, metadata } => {
+            let metadata = metadata.filter(|metadata| !metadata.is_null());
+            Command::Open { tools: read_tools(tools)?, metadata }
+        }
         Wire::Join { session_id, tools } => {
             Command::Join { session_id: session(&session_id)?, tools: read_tools(tools)? }
         }
@@ -55,6 +60,9 @@ pub fn read(json: &[u8]) -> Result<Command, Error> {
         }
         Wire::History { cursor, limit } => Command::History { cursor, limit },
         Wire::Participants {} => Command::Participants,
+        Wire::Info {} => Command::Info,
+        Wire::Update { metadata, version } => Command::Update { metadata, version },
+        Wire::Sessions { cursor, limit } => Command::Sessions { cursor, limit },
         Wire::Meta {} => Command::Meta,
         Wire::UpdateTools { tools } => Command::UpdateTools { tools: read_tools(tools)? },
         Wire::Close {} => Command::Close,
@@ -143,6 +151,8 @@ enum Wire {
     Open {
         #[serde(default)]
         tools: Vec<WireTool>,
+        #[serde(default)]
+        metadata: Option<Json>,
     },
     Join {
         session_id: String,
@@ -170,6 +180,15 @@ enum Wire {
         limit: Option<u32>,
     },
     Participants {},
+    Info {},
+    Update {
+        metadata: Json,
+        version: Option<u64>,
+    },
+    Sessions {
+        cursor: Option<String>,
+        limit: Option<u32>,
+    },
     Meta {},
     UpdateTools {
         tools: Vec<WireTool>,
@@ -255,7 +274,7 @@ mod tests {
     fn tools_are_read_with_their_rules() {
         let json = br#"{"open":{"tools":[{"name":"rm","input_schema":{"type":"object","x":1e3},"sequential":true,
             "timeout_ms":5,"approval":true,"narrow":{"/paths":"remove_elements"}},{"name":"ls"}]}}"#;
-        let Ok(Command::Open { tools }) = read(json) else { panic!() };
+        let Ok(Command::Open { tools, .. }) = read(json) else { panic!() };
         assert_eq!(tools[0].declaration.input_schema.as_str(), r#"{"type":"object","x":1e3}"#);
         assert_eq!(
             (tools[0].sequential, tools[0].timeout_ms, tools[0].approval),

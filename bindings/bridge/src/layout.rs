@@ -149,8 +149,8 @@ kinds! {
     /// The question no longer matters.
     approval_withdrawn = 9 { call: Number }
     /// Where the operation stands: `queued`, `sent`, `connected`, or `reconnecting` with the delay, the kind of error and
-    /// why.
-    status = 10 { state: Text, delay_ms: Number, error_kind: Text, why: Text }
+    /// why. `position` (1 goes next) and `waiting` are there while it is queued at a service that tells them.
+    status = 10 { state: Text, delay_ms: Number, error_kind: Text, why: Text, position: Number, waiting: Number }
     /// Something odd that does not end the stream.
     warning = 11 { class: Text, message: Text }
     /// The message about to leave; answer it.
@@ -162,7 +162,8 @@ kinds! {
     done = 14 { text: Text, message: Json, usage: Json, rounds: Word, events: Json, tool_calls: Word, session: Json }
     /// The operation is over: `opened` (value: `session_id`, `profile`, `features`, `meta`, `pending`), `saved` (value: the saved
     /// session), `replied`, `ended`, `page` (its events stand before it; value: `next`), `participants` (value: `drivers`),
-    /// `meta` (value: the service's words), `updated`, `closed`.
+    /// `info` (value: how the session stands), `sessions` (value: `items`, each as in `info`, and `next_cursor`), `meta` (value: the
+    /// service's words), `updated`, `closed`.
     finished = 15 { outcome: Text, value: Json }
     /// The operation is over with an error. `code` is the error's number as a signed 32-bit word.
     failed = 16 { code: Word, kind: Text, message: Text, retry: Text, details: Json }

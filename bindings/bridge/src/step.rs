@@ -136,11 +136,14 @@ impl Batch {
     }
 
     fn push_status(&mut self, of: &Status) {
-        let place;
+        let words;
+        let mut place = None;
         let (state, delay_ms, kind, why) = match of {
-            Status::Queued { place: Some(Queued { position, waiting }) } => {
-                place = format!("place {position} of {waiting} at the service");
-                ("queued", None, None, Some(place.as_str()))
+            Status::Queued { place: Some(queued) } => {
+                place = Some(*queued);
+                let Queued { position, waiting } = queued;
+                words = format!("place {position} of {waiting} at the service");
+                ("queued", None, None, Some(words.as_str()))
             }
             Status::Queued { place: None } => ("queued", None, None, None),
             Status::Sent => ("sent", None, None, None),
@@ -155,6 +158,8 @@ impl Batch {
         self.push_number(delay_ms);
         self.push_text(kind);
         self.push_text(why);
+        self.push_number(place.map(|queued| queued.position));
+        self.push_number(place.map(|queued| queued.waiting));
     }
 
     fn push_done(&mut self, reply: &Reply) {
@@ -202,6 +207,8 @@ impl Batch {
             Outcome::Ended => ("ended", None),
             Outcome::Page(page) => ("page", Some(self.push_page(page))),
             Outcome::Participants(participants) => ("participants", written(participants)),
+            Outcome::Info(info) => ("info", Some(info.clone())),
+            Outcome::Sessions(page) => ("sessions", Some(page.clone())),
             Outcome::Meta(meta) => ("meta", written(meta)),
             Outcome::Updated => ("updated", None),
             Outcome::Closed => ("closed", None),

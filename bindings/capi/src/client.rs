@@ -87,7 +87,7 @@ pub unsafe extern "C" fn broca_client_open(
         let client = given("client", client)?;
         // SAFETY: the header says what `tools` and `tool_count` are.
         let tools = unsafe { declared(tools, tool_count) }?;
-        *session = Some(client.start(Command::Open { tools })?);
+        *session = Some(client.start(Command::Open { tools, metadata: None })?);
         Ok(())
     })
 }

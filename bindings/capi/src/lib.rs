@@ -3,7 +3,7 @@
 //! `include/broca.h` is made of this crate and is its documentation; `docs/c.md` is the guide. The crate converts
 //! between C and the bridge, and owns sockets and clock; the protocol is decided in the engine.
 //!
-//! * What C sees: [`status`], [`failure`], [`version`], [`options`], [`tool`], [`client`], [`session`], [`saved`],
+//! * What C sees: [`status`], [`failure`], [`version`], [`options`], [`tool`], [`client`], [`session`], [`saved`], [`info`],
 //!   [`turn`], [`subscription`], [`request`], [`step`], [`answer`], [`io`].
 //! * Below it: [`hub`] (who waits for the sockets of a client), `state` (what is behind its lock), `operation` (one command
 //!   under way), `link` (one socket), `boundary` and `cast` (the way in and out).
@@ -39,6 +39,8 @@ pub mod client;
 pub mod session;
 
 pub mod saved;
+
+pub mod info;
 
 pub mod turn;
 

@@ -41,7 +41,7 @@ impl Session {
         Ok(Box::new(Request::new(operation)))
     }
 
-    fn run(&self, command: Command) -> Result<Box<Step>, Error> {
+    pub(crate) fn run(&self, command: Command) -> Result<Box<Step>, Error> {
         Operation::begin(&self.0, command, Trace::default(), Kind::Request)?.outcome()
     }
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn broca_session_start_open(
         let session = given("session", session)?;
         // SAFETY: the header says what `tools` and `tool_count` are.
         let tools = unsafe { declared(tools, tool_count) }?;
-        *request = Some(session.start(Command::Open { tools })?);
+        *request = Some(session.start(Command::Open { tools, metadata: None })?);
         Ok(())
     })
 }

@@ -42,7 +42,8 @@ pub const BROCA_STEP_TOOL_SETTLED: i32 = 7;
 pub const BROCA_STEP_APPROVAL: i32 = 8;
 /// The question about this `call` no longer matters.
 pub const BROCA_STEP_APPROVAL_WITHDRAWN: i32 = 9;
-/// Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps `why`.
+/// Where the operation stands: `state`, for `reconnecting` also `delay_ms`, `error_kind`, `why`, and for `queued` perhaps
+/// `position`, `waiting`, `why`.
 pub const BROCA_STEP_STATUS: i32 = 10;
 /// Something odd that does not end the stream: `category`, `message`.
 pub const BROCA_STEP_WARNING: i32 = 11;
@@ -483,7 +484,7 @@ pub extern "C" fn broca_step_value(step: Option<&Step>) -> Bytes {
     field!(step, text, finished.value)
 }
 
-/// Where the next page of the history begins, of the step that finished a page; nothing after the last.
+/// Where the next page of the history, or of a list of sessions, begins, of the step that finished a page; nothing after the last.
 ///
 /// Ownership: returns borrowed from `step` until it is freed.
 /// Threads: any.
@@ -499,7 +500,8 @@ pub extern "C" fn broca_step_next_cursor(step: Option<&Step>) -> Bytes {
         }
         let json = step.record().and_then(|record| record.bytes(finished::value));
         let json = json.and_then(|bytes| Json::parse(bytes.to_vec()).ok());
-        match json.and_then(|json| json.member("next")?.to_text()) {
+        let next = |json: Json| json.member("next").or_else(|| json.member("next_cursor"));
+        match json.and_then(|json| next(json)?.to_text()) {
             Some(next) => slot.get_or_init(|| Text::new(next.as_bytes())).bytes(),
             None => Bytes::NONE,
         }
@@ -523,6 +525,26 @@ pub extern "C" fn broca_step_state(step: Option<&Step>) -> Bytes {
 pub extern "C" fn broca_step_delay_ms(step: Option<&Step>) -> u64 {
     let delay: Option<u64> = field!(step, number, status.delay_ms);
     delay.unwrap_or_default()
+}
+
+/// The place of a message in the service's queue; 1 goes next. 0 where it is not told.
+///
+/// Ownership: borrows `step`.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_position(step: Option<&Step>) -> u64 {
+    let position: Option<u64> = field!(step, number, status.position);
+    position.unwrap_or_default()
+}
+
+/// How many messages wait in the service's queue, this one included. 0 where it is not told.
+///
+/// Ownership: borrows `step`.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_waiting(step: Option<&Step>) -> u64 {
+    let waiting: Option<u64> = field!(step, number, status.waiting);
+    waiting.unwrap_or_default()
 }
 
 /// The kind of the error that ended the stream before.

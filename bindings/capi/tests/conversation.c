@@ -230,6 +230,69 @@ static void the_log_is_read_page_by_page_and_watched_from_a_cursor(void) {
     broca_client_free(client);
 }
 
+static void a_session_tells_how_it_stands_and_keeps_what_is_said_of_it(void) {
+    broca_client *client = new_client(0);
+    broca_session *session = NULL;
+    broca_session *asking = NULL;
+    broca_request *request = NULL;
+    broca_step *step = NULL;
+    uint64_t version = 0;
+    char cursor[128] = "";
+    int sessions = 0;
+    OK(broca_client_open_with_metadata(client, NULL, 0, TEXT("{\"title\":\"first\",\"n\":1.50}"), &session, err));
+    OK(broca_session_info(session, &step, err));
+    CHECK(is(broca_step_outcome(step), "info") && holds(broca_step_value(step), "\"n\":1.50"));
+    CHECK(holds(broca_step_value(step), "\"state\":\"open\"") && holds(broca_step_value(step), "\"idle\""));
+    broca_step_free(step);
+    OK(broca_session_update(session, TEXT("{\"title\":null,\"m\":[1]}"), &version, &step, err));
+    CHECK(holds(broca_step_value(step), "{\"n\":1.50,\"m\":[1]}") && holds(broca_step_value(step), "\"metadata_version\":1"));
+    broca_step_free(step);
+    FAILS(BROCA_E_API, broca_session_update(session, TEXT("{\"title\":\"late\"}"), &version, &step, err));
+    FAILS(BROCA_E_INVALID_ARGUMENT, broca_session_update(session, TEXT("[]"), NULL, &step, err));
+    FAILS(BROCA_E_INVALID_ARGUMENT, broca_session_update(session, TEXT("{"), NULL, &step, err));
+    OK(broca_session_update(session, TEXT("{\"k\":2}"), NULL, &step, err));
+    broca_step_free(step);
+    OK(broca_client_open_with_metadata(client, NULL, 0, TEXT("{\"n\":2}"), &asking, err));
+    broca_session_free(asking);
+    do {
+        OK(broca_client_sessions(client, TEXT(cursor), 1, &step, err));
+        CHECK(is(broca_step_outcome(step), "sessions") && holds(broca_step_value(step), "\"session_id\""));
+        if (sessions == 0) CHECK(holds(broca_step_value(step), "{\"n\":2}"));
+        if (sessions == 1) CHECK(holds(broca_step_value(step), broca_session_id(session).data));
+        broca_bytes next = broca_step_next_cursor(step);
+        CHECK(next.len < sizeof cursor);
+        memcpy(cursor, next.len > 0 ? next.data : "", next.len);
+        cursor[next.len] = 0;
+        broca_step_free(step);
+        sessions++;
+    } while (cursor[0] != 0);
+    CHECK(sessions >= 2);
+
+    OK(broca_session_start_info(session, &request, err));
+    OK(broca_request_next(request, 20000, &step, err));
+    CHECK(holds(broca_step_value(step), "\"k\":2"));
+    broca_step_free(step);
+    broca_request_free(request);
+    OK(broca_session_start_update(session, TEXT("{\"k\":3}"), NULL, &request, err));
+    OK(broca_request_next(request, 20000, &step, err));
+    CHECK(holds(broca_step_value(step), "\"k\":3"));
+    broca_step_free(step);
+    broca_request_free(request);
+    OK(broca_session_new(client, &asking, err));
+    OK(broca_session_start_sessions(asking, NULL, 0, 0, &request, err));
+    OK(broca_request_next(request, 20000, &step, err));
+    CHECK(is(broca_step_outcome(step), "sessions"));
+    broca_step_free(step);
+    broca_request_free(request);
+    OK(broca_session_start_open_with_metadata(asking, NULL, 0, TEXT("{\"n\":3}"), &request, err));
+    OK(broca_request_next(request, 20000, &step, err));
+    CHECK(is(broca_step_outcome(step), "opened"));
+    broca_step_free(step);
+    broca_request_free(request);
+    broca_session_free(asking);
+    close_all(client, session);
+}
+
 static void tools_are_replaced_and_others_join(void) {
     broca_client *client = new_client(0);
     broca_session *session = open_with(client, "read_file", 0);
@@ -929,6 +992,7 @@ int main(int argc, char **argv) {
     TEST(approvals_are_asked_for_and_decide);
     TEST(hooks_see_and_change_messages);
     TEST(the_log_is_read_page_by_page_and_watched_from_a_cursor);
+    TEST(a_session_tells_how_it_stands_and_keeps_what_is_said_of_it);
     TEST(tools_are_replaced_and_others_join);
     TEST(a_thread_answers_while_another_waits);
     TEST(cancel_twice_from_another_thread_ends_the_turn_once);

@@ -49,7 +49,7 @@ static void what_is_read_of_null_is_nothing(void) {
     CHECK(broca_step_count(NULL) == 0);
     CHECK(broca_step_limit(NULL) == 0);
     CHECK(broca_step_call(NULL) == 0);
-    CHECK(broca_step_delay_ms(NULL) == 0);
+    CHECK(broca_step_delay_ms(NULL) == 0 && broca_step_position(NULL) == 0 && broca_step_waiting(NULL) == 0);
     CHECK(broca_step_rounds(NULL) == 0);
     CHECK(broca_step_tool_calls(NULL) == 0);
     CHECK(broca_step_may_have_run(NULL) == 0);
@@ -118,11 +118,27 @@ static void null_objects_are_refused_and_outputs_emptied(void) {
     REQUEST(broca_session_start_observe(NULL, TEXT("ses_1"), &request, err));
     REQUEST(broca_session_start_attach(NULL, TEXT("{}"), NULL, 0, &request, err));
     REQUEST(broca_session_start_meta(NULL, &request, err));
+    REQUEST(broca_session_start_open_with_metadata(NULL, NULL, 0, TEXT("{}"), &request, err));
+    REQUEST(broca_session_start_info(NULL, &request, err));
+    REQUEST(broca_session_start_update(NULL, TEXT("{}"), NULL, &request, err));
+    REQUEST(broca_session_start_sessions(NULL, NULL, 0, 0, &request, err));
     REQUEST(broca_session_history(NULL, NULL, 0, 0, &request, err));
     REQUEST(broca_session_start_participants(NULL, &request, err));
     REQUEST(broca_session_start_update_tools(NULL, NULL, 0, &request, err));
     REQUEST(broca_session_start_close(NULL, &request, err));
 
+    session = STALE(broca_session *);
+    FAILS(BROCA_E_USAGE, broca_client_open_with_metadata(NULL, NULL, 0, TEXT("{}"), &session, err));
+    CHECK(session == NULL);
+    step = STALE(broca_step *);
+    FAILS(BROCA_E_USAGE, broca_session_info(NULL, &step, err));
+    CHECK(step == NULL);
+    step = STALE(broca_step *);
+    FAILS(BROCA_E_USAGE, broca_session_update(NULL, TEXT("{}"), NULL, &step, err));
+    CHECK(step == NULL);
+    step = STALE(broca_step *);
+    FAILS(BROCA_E_USAGE, broca_client_sessions(NULL, NULL, 0, 0, &step, err));
+    CHECK(step == NULL);
     step = STALE(broca_step *);
     FAILS(BROCA_E_USAGE, broca_session_participants(NULL, &step, err));
     CHECK(step == NULL);

@@ -148,6 +148,12 @@ static void put_status(const broca_step *step) {
     else fputs(" delay_ms=-", stdout);
     put_bytes("error_kind", broca_step_error_kind(step));
     put_bytes("why", broca_step_why(step));
+    if (broca_step_position(step) != 0) {
+        put_number("position", broca_step_position(step));
+        put_number("waiting", broca_step_waiting(step));
+    } else {
+        fputs(" position=- waiting=-", stdout);
+    }
 }
 
 static void put_failure(const broca_step *step) {

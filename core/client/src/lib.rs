@@ -12,6 +12,8 @@ pub mod http1;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 #[cfg(feature = "shell")]
+mod info;
+#[cfg(feature = "shell")]
 pub mod setup;
 #[cfg(feature = "shell")]
 pub mod steps;

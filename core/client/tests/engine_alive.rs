@@ -31,7 +31,7 @@ fn alive(
         opens(request)
     });
     host.pull = usize::MAX;
-    host.command(1, broca::engine::Command::Open { tools: Vec::new() });
+    host.command(1, broca::engine::Command::Open { tools: Vec::new(), metadata: None });
     host.finish(1);
     host
 }

@@ -446,7 +446,7 @@ fn a_closed_session_is_an_error() {
     host.finish(1);
     assert_eq!(host.error(1).kind(), ErrorKind::SessionClosed);
     // Nothing is left of it: another session may be opened.
-    assert!(host.try_command(2, Command::Open { tools: vec![] }).is_ok());
+    assert!(host.try_command(2, Command::Open { tools: vec![], metadata: None }).is_ok());
 }
 
 #[test]

@@ -135,7 +135,8 @@ fn a_narrowing_rule_that_can_never_apply_is_refused_before_anything_leaves() {
     let mut rm = Tool::new("rm", "", Json::parse(schema).unwrap());
     rm.narrow = NarrowRules::new([("/pahts".to_owned(), NarrowRule::RemoveElements)]);
     let mut host = Host::new(engine_host::config(), Environment::none(), 0);
-    let refused = host.try_command(1, Command::Open { tools: vec![rm] }).unwrap_err();
+    let refused =
+        host.try_command(1, Command::Open { tools: vec![rm], metadata: None }).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert!(refused.message().contains("/pahts"), "{refused}");
     assert!(host.effects.is_empty());

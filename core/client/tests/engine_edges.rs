@@ -47,9 +47,9 @@ fn commands_of_a_session_need_one() {
         assert_eq!(host.try_command(2, command).unwrap_err().kind(), ErrorKind::Usage);
     }
     // Not while it is being opened either.
-    host.command(1, Command::Open { tools: Vec::new() });
+    host.command(1, Command::Open { tools: Vec::new(), metadata: None });
     assert_eq!(host.try_command(2, say("x")).unwrap_err().kind(), ErrorKind::Usage);
-    let again = host.try_command(2, Command::Open { tools: Vec::new() });
+    let again = host.try_command(2, Command::Open { tools: Vec::new(), metadata: None });
     assert_eq!(again.unwrap_err().kind(), ErrorKind::Usage);
     assert!(host.said(2).is_empty());
 }
@@ -67,7 +67,7 @@ fn a_number_in_use_is_refused_and_the_operation_goes_on() {
 fn tools_that_cannot_be_declared_are_refused_before_anything_leaves() {
     let mut host = fresh();
     let twice = vec![tool("a"), tool("a")];
-    let refused = host.try_command(1, Command::Open { tools: twice });
+    let refused = host.try_command(1, Command::Open { tools: twice, metadata: None });
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(host.effects.is_empty());
 }
@@ -91,12 +91,12 @@ fn an_open_that_failed_may_be_tried_again() {
             "GET" => first.clone(),
             _ => second.clone(),
         });
-        host.command(1, Command::Open { tools: Vec::new() });
+        host.command(1, Command::Open { tools: Vec::new(), metadata: None });
         host.finish(1);
         assert!(host.outcome(1).unwrap().is_err());
         assert!(host.engine.session().is_none());
         host.script = engine_host::service::service(PLAIN, |_| Vec::new());
-        host.command(2, Command::Open { tools: Vec::new() });
+        host.command(2, Command::Open { tools: Vec::new(), metadata: None });
         host.finish(2);
         assert!(matches!(host.outcome(2), Some(Ok(Outcome::Opened { .. }))));
     }
@@ -194,7 +194,7 @@ fn closing_ends_the_turns_and_none_begins_after_it() {
     assert_eq!(host.requests.last().unwrap().method, "DELETE");
     let late = host.answer(call.call, Answer::Complete(Json::string("x"))).unwrap();
     assert_eq!(late, Accepted::TooLate);
-    for command in [say("x"), Command::Open { tools: Vec::new() }] {
+    for command in [say("x"), Command::Open { tools: Vec::new(), metadata: None }] {
         assert_eq!(host.try_command(6, command).unwrap_err().kind(), ErrorKind::Closed);
     }
 }
@@ -525,7 +525,7 @@ proptest! {
             match input {
                 Input::Command(op, kind) => {
                     let command = match kind {
-                        0 | 1 => Command::Open { tools: vec![tool("x")] },
+                        0 | 1 => Command::Open { tools: vec![tool("x")], metadata: None },
                         2 | 3 => say("hi"),
                         4 => Command::Subscribe { from: None },
                         5 => Command::History { cursor: None, limit: None },

@@ -245,7 +245,7 @@ fn a_turn_that_a_restart_broke_off_is_looked_up_in_the_log() {
         let mut host = Host::new(engine_host::config(), Environment::none(), 0);
         host.pull = usize::MAX;
         host.script = service;
-        host.command(1, broca::engine::Command::Open { tools: Vec::new() });
+        host.command(1, broca::engine::Command::Open { tools: Vec::new(), metadata: None });
         host.finish(1);
         host.command(2, say("go"));
         let begun = host.now;

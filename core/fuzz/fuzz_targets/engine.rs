@@ -124,7 +124,7 @@ impl World {
 
     fn command(&mut self, kind: u64) {
         let command = match kind % 12 {
-            0..=2 => Command::Open { tools: tools() },
+            0..=2 => Command::Open { tools: tools(), metadata: None },
             3..=5 => Command::Send { message: Message::user("hi") },
             6 => Command::Subscribe { from: None },
             7 => Command::Subscribe { from: Some(Cursor::after("e1".into())) },

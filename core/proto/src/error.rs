@@ -113,6 +113,8 @@ error_kinds! {
     Handshake = -204, "handshake", "HandshakeError", Some(Self::Protocol), Unsafe;
     /// What answered is not a session service.
     NotBroca = -205, "not_broca", "NotBrocaError", Some(Self::Protocol), Unsafe;
+    /// The service does not offer what this call needs, or this client does not ask for it.
+    NotOffered = -206, "not_offered", "NotOfferedError", Some(Self::Protocol), Unsafe;
     /// The service answered a REST call with a problem document.
     Api = -300, "api", "ApiError", None, Unsafe;
     /// The key was refused.
@@ -133,6 +135,8 @@ error_kinds! {
     ProvidersFailed = -340, "providers_failed", "ProvidersFailedError", None, Safe;
     /// The turn reached the service's limit of model rounds.
     LoopLimit = -341, "loop_limit", "LoopLimitError", None, Unsafe;
+    /// The model's answer does not fit the type that the program wants, also after it was told so.
+    OutputInvalid = -343, "output_invalid", "OutputInvalidError", None, Unsafe;
     /// A tool failed.
     Tool = -400, "tool", "ToolError", None, Unsafe;
     /// The model asked for a tool that nobody registered.
@@ -297,6 +301,7 @@ mod tests {
             (-203, "limit"),
             (-204, "handshake"),
             (-205, "not_broca"),
+            (-206, "not_offered"),
             (-300, "api"),
             (-301, "unauthorized"),
             (-302, "session_closed"),
@@ -307,6 +312,7 @@ mod tests {
             (-323, "invalid_params"),
             (-340, "providers_failed"),
             (-341, "loop_limit"),
+            (-343, "output_invalid"),
             (-400, "tool"),
             (-401, "unknown_tool"),
             (-402, "tool_timeout"),

@@ -57,9 +57,11 @@ mod operation;
 mod pool;
 mod reading;
 mod session;
+mod sessions;
 mod state;
 mod turn;
 
 pub use reading::{History, Subscription};
 pub use session::{Client, Opening, Session};
+pub use sessions::Sessions;
 pub use turn::{Canceller, Next, Steps, Turn};

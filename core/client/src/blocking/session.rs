@@ -3,13 +3,16 @@
 use super::driver::Shared;
 use super::operation::{Hooks, Operation};
 use super::reading::{History, Subscription};
+use super::sessions::Sessions;
 use super::turn::Turn;
 use crate::engine::{Command, Outcome, Reply, Trace};
+use crate::info;
 use crate::setup::{ClientBuilder, Setup};
 use crate::steps::{Approval, Decision, IntoMessage, Received, Sending};
 use crate::tools::{Tool, ToolSet};
 use broca_proto::session::budget::Spent;
 use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::info::SessionInfo;
 use broca_proto::session::rest::{Meta, Participants};
 use broca_proto::session::saved::SavedSession;
 use broca_proto::{Error, ErrorKind, Json, Secret};
@@ -62,6 +65,14 @@ impl Client {
         Opening::new(self.setup.clone(), Way::Attach(Box::new(saved)))
     }
 
+    /// The sessions that this client's key has opened or joined, the newest first.
+    ///
+    /// # Errors
+    /// `not_offered`, with the first of them, where the service does not list sessions (feature `metadata`).
+    pub fn sessions(&self) -> Result<Sessions, Error> {
+        Ok(Sessions::new(attach(&self.setup, false)?))
+    }
+
     /// What the service is and can do.
     ///
     /// # Errors
@@ -84,6 +95,7 @@ pub struct Opening {
     setup: Setup,
     way: Way,
     tools: Vec<Tool>,
+    metadata: Option<Json>,
     hooks: Hooks,
 }
 
@@ -96,7 +108,7 @@ enum Way {
 
 impl Opening {
     fn new(setup: Setup, way: Way) -> Self {
-        Self { setup, way, tools: Vec::new(), hooks: Hooks::default() }
+        Self { setup, way, tools: Vec::new(), metadata: None, hooks: Hooks::default() }
     }
 
     /// Brings a tool.
@@ -108,6 +120,12 @@ impl Opening {
     /// Brings tools.
     pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.tools.extend(tools);
+        self
+    }
+
+    /// What is kept with a session that is opened, from the beginning: a JSON object; see [`Session::update`].
+    pub fn metadata(mut self, metadata: Json) -> Self {
+        self.metadata = Some(metadata);
         self
     }
 
@@ -141,11 +159,15 @@ impl Opening {
     /// # Errors
     /// `usage` for an async tool, `invalid_argument` for tools that cannot be used, and what the request failed with.
     pub fn start(self) -> Result<Session, Error> {
-        let Self { setup, way, tools, hooks } = self;
+        let Self { setup, way, tools, metadata, hooks } = self;
+        if metadata.is_some() && !matches!(way, Way::Open) {
+            let message = "metadata is said when a session is opened; a session that is there takes an update";
+            return Err(Error::new(ErrorKind::Usage, message));
+        }
         let tools = Arc::new(ToolSet::new(tools, false)?);
         let shared = attach(&setup, hooks.sending.is_some() || hooks.received.is_some())?;
         let command = match way {
-            Way::Open => Command::Open { tools: tools.declared() },
+            Way::Open => Command::Open { tools: tools.declared(), metadata },
             Way::Join(session_id) => Command::Join { session_id, tools: tools.declared() },
             Way::Observe(session_id) => Command::Observe { session_id },
             Way::Attach(saved) => Command::Attach { saved, tools: tools.declared() },
@@ -276,6 +298,26 @@ impl Session {
             Outcome::Participants(participants) => Ok(participants),
             _ => Err(unexpected("asking for the participants")),
         }
+    }
+
+    /// How the session stands, also after its end: its state and turn, its drivers, how far its log has come, and what is kept
+    /// with it.
+    ///
+    /// # Errors
+    /// `not_offered` where the service does not tell (feature `metadata`), and what the request failed with.
+    pub fn info(&self) -> Result<SessionInfo, Error> {
+        info::info(&Operation::run(&self.0.shared, Command::Info)?)
+    }
+
+    /// Changes what is kept with the session, as a JSON merge patch (RFC 7396): an object in which `null` takes a member away.
+    /// With a version ([`SessionInfo::metadata_version`]) only that version is changed. Gives how the session stands then.
+    ///
+    /// # Errors
+    /// `not_offered` where the service keeps nothing (feature `metadata`), and what the request failed with: `api` of the type
+    /// `version_conflict` when somebody else has changed it since.
+    pub fn update(&self, metadata: Json, version: Option<u64>) -> Result<SessionInfo, Error> {
+        let command = Command::Update { metadata, version };
+        info::info(&Operation::run(&self.0.shared, command)?)
     }
 
     /// What the service is and can do.

@@ -15,6 +15,8 @@ pub enum Command {
     Open {
         /// Tools of this client.
         tools: Vec<Tool>,
+        /// What is kept with the session from the beginning: a JSON object. Only where the service offers `metadata`.
+        metadata: Option<Json>,
     },
     /// Joins a session and registers as a driver.
     Join {
@@ -60,6 +62,24 @@ pub enum Command {
     },
     /// Asks who drives.
     Participants,
+    /// Asks how the session stands, and for what is kept with it. Only where the service offers `metadata`.
+    Info,
+    /// Changes what is kept with the session. Only where the service offers `metadata`.
+    Update {
+        /// What changes, as a JSON merge patch (RFC 7396): an object in which `null` takes a member away.
+        metadata: Json,
+        /// The version that is to be changed, such as [`SessionInfo::metadata_version`](broca_proto::session::info::SessionInfo);
+        /// without it, whatever version there is.
+        version: Option<u64>,
+    },
+    /// Lists the sessions that this client's key has opened or joined, one page, the newest first. Needs no session, and a
+    /// service that offers `metadata`.
+    Sessions {
+        /// Where the page begins: the `next_cursor` of the page before, or the newest.
+        cursor: Option<String>,
+        /// At most this many sessions; the service's default when absent.
+        limit: Option<u32>,
+    },
     /// Asks what the service is and can do.
     Meta,
     /// Replaces this client's tools, from the next turn on.

@@ -6,7 +6,7 @@ use super::command::{Answer, Command, Trace};
 use super::effect::{CallId, OpId};
 use super::net::{ExchangeId, NetEvent};
 use super::send::Turn;
-use super::session::{Core, RestCall, escape_into, session_path};
+use super::session::{Core, RestCall, escape_into, no_metadata, session_path};
 use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Status, Step, StepQueue};
 use super::subscribe::Watch;
 use broca_proto::session::display::{self, DisplayEvent};
@@ -45,6 +45,7 @@ pub(crate) enum Work {
 pub(crate) struct Opening {
     join: Option<SessionId>,
     tools: Vec<Tool>,
+    metadata: Option<Json>,
     register: bool,
     stage: Stage,
 }
@@ -103,6 +104,10 @@ impl Asked {
 enum Question {
     History,
     Participants,
+    Info,
+    /// Whether the service lists sessions; then this page of them.
+    Lists(String),
+    Sessions,
     Meta,
     /// `again`: the service had forgotten this driver, and was asked to know it again.
     UpdateTools {
@@ -130,12 +135,14 @@ impl Op {
             Work::Asking(Asking { question, call: Asked::Rest(rest) })
         };
         self.work = match command {
-            Command::Open { tools } => self.opening(core, None, tools, true, now),
+            Command::Open { tools, metadata } => {
+                self.opening(core, None, tools, metadata, true, now)
+            }
             Command::Join { session_id, tools } => {
-                self.opening(core, Some(session_id), tools, true, now)
+                self.opening(core, Some(session_id), tools, None, true, now)
             }
             Command::Observe { session_id } => {
-                self.opening(core, Some(session_id), Vec::new(), false, now)
+                self.opening(core, Some(session_id), Vec::new(), None, false, now)
             }
             Command::Attach { saved, tools } => {
                 match Attach::begin(self.id, saved, tools, core, &self.trace, now) {
@@ -171,30 +178,28 @@ impl Op {
                 now,
             ))),
             Command::History { cursor, limit } => {
-                let mut path = format!("{session}/events?");
-                if let Some(cursor) = &cursor {
-                    path.push_str("cursor=");
-                    escape_into(&mut path, cursor);
-                    path.push('&');
-                }
-                if let Some(limit) = limit {
-                    path.push_str(&format!("limit={limit}"));
-                }
-                let path = path.trim_end_matches(['?', '&']);
-                ask_rest(
-                    core,
-                    Question::History,
-                    RestCall::new("GET", path).with_session_key(),
-                    self,
-                )
+                let path = page_path(session + "/events", cursor.as_deref(), limit);
+                let call = RestCall::new("GET", path).with_session_key();
+                ask_rest(core, Question::History, call, self)
+            }
+            Command::Info => {
+                let call = RestCall::new("GET", session).with_session_key();
+                ask_rest(core, Question::Info, call, self)
+            }
+            Command::Update { metadata, version } => {
+                let call = RestCall::new("PATCH", session).with_session_key();
+                let call = call.with_body(patch(&metadata, version));
+                ask_rest(core, Question::Info, call, self)
+            }
+            Command::Sessions { cursor, limit } => {
+                let path = page_path("/api/v1/sessions".to_owned(), cursor.as_deref(), limit);
+                ask_rest(core, Question::Lists(path), RestCall::new("GET", META), self)
             }
             Command::Participants => {
                 let call = RestCall::new("GET", format!("{session}/participants"));
                 ask_rest(core, Question::Participants, call.with_session_key(), self)
             }
-            Command::Meta => {
-                ask_rest(core, Question::Meta, RestCall::new("GET", "/api/v1/meta"), self)
-            }
+            Command::Meta => ask_rest(core, Question::Meta, RestCall::new("GET", META), self),
             Command::Close => {
                 let call = RestCall::new("DELETE", session);
                 ask_rest(core, Question::Close, call.with_session_key(), self)
@@ -382,11 +387,13 @@ impl Op {
         core: &mut Core,
         join: Option<SessionId>,
         tools: Vec<Tool>,
+        metadata: Option<Json>,
         register: bool,
         now: Time,
     ) -> Work {
-        let meta = core.rest(self.id, RestCall::new("GET", "/api/v1/meta"), &self.trace, now);
-        Work::Opening(Box::new(Opening { join, tools, register, stage: Stage::Meta(meta) }))
+        let meta = core.rest(self.id, RestCall::new("GET", META), &self.trace, now);
+        let stage = Stage::Meta(meta);
+        Work::Opening(Box::new(Opening { join, tools, metadata, register, stage }))
     }
 
     fn opening_network(
@@ -403,13 +410,18 @@ impl Op {
                 None => return,
                 Some(answer) => {
                     answer.and_then(|json| read_meta(&json, &service)).and_then(|meta| {
+                        if opening.metadata.is_some() && !core.offered(&meta).metadata {
+                            return Err(no_metadata());
+                        }
                         let declarations =
                             opening.tools.iter().map(|t| t.declaration.clone()).collect();
                         let body = OpenRequest {
                             client_version: core.config.client_version.clone(),
                             tools: opening.register.then_some(declarations),
+                            metadata: opening.metadata.take(),
                             ..OpenRequest::default()
                         };
+                        let asked_for = body.metadata.is_some();
                         let body = Json::encode(&body)
                             .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
                         let path = match &opening.join {
@@ -417,6 +429,7 @@ impl Op {
                             None => "/api/v1/sessions".to_owned(),
                         };
                         let call = RestCall::new("POST", path).with_client_key().with_body(body);
+                        let call = call.with_metadata(asked_for);
                         let rest = core.rest(self.id, call, &self.trace, now);
                         opening.stage = Stage::Post(rest, meta);
                         Ok(None)
@@ -500,6 +513,19 @@ impl Op {
             return;
         }
         let Some(answer) = asking.call.take(event, core, now) else { return };
+        if let (Question::Lists(path), Ok(json)) = (&mut asking.question, &answer) {
+            let meta = read_meta(json, &core.net.address());
+            let lists = meta.and_then(|meta| {
+                if core.offered(&meta).metadata { Ok(()) } else { Err(no_metadata()) }
+            });
+            if let Err(error) = lists {
+                return self.finish_with(core, Err(error), now);
+            }
+            let call = RestCall::new("GET", std::mem::take(path)).with_client_key();
+            let rest = core.rest(self.id, call.with_metadata(true), &self.trace, now);
+            *asking = Asking { question: Question::Sessions, call: Asked::Rest(rest) };
+            return;
+        }
         let forgotten = |error: &Error| error.kind() == ErrorKind::DriverNotRegistered;
         let next = match (&mut asking.question, &answer) {
             (Question::UpdateTools { tools, again: false }, Err(error))
@@ -536,6 +562,10 @@ impl Op {
             (Question::Participants, Ok(json)) => {
                 json.decode().map(Outcome::Participants).map_err(|e| malformed(&e))
             }
+            (Question::Info, Ok(json)) => object(json).map(Outcome::Info),
+            (Question::Sessions | Question::Lists(_), Ok(json)) => {
+                object(json).map(Outcome::Sessions)
+            }
             (Question::Meta, Ok(json)) => read_meta(&json, &core.net.address()).map(Outcome::Meta),
             (Question::RegisterAgain(_), Ok(_)) => Ok(Outcome::Updated),
             (Question::UpdateTools { tools, .. }, Ok(_)) => {
@@ -547,6 +577,40 @@ impl Op {
         };
         self.finish_with(core, outcome, now);
     }
+}
+
+const META: &str = "/api/v1/meta";
+
+/// Where a page of a list is.
+fn page_path(mut path: String, cursor: Option<&str>, limit: Option<u32>) -> String {
+    path.push('?');
+    if let Some(cursor) = cursor {
+        path.push_str("cursor=");
+        escape_into(&mut path, cursor);
+        path.push('&');
+    }
+    if let Some(limit) = limit {
+        path.push_str("limit=");
+        path.push_str(&limit.to_string());
+    }
+    path.truncate(path.trim_end_matches(['?', '&']).len());
+    path
+}
+
+/// The body that changes what is kept with a session.
+fn patch(metadata: &Json, version: Option<u64>) -> Json {
+    let version = version.map(|version| Json::integer(i64::try_from(version).unwrap_or(i64::MAX)));
+    let version = version.as_ref().map(|version| ("version", version));
+    Json::object([("metadata", metadata)].into_iter().chain(version))
+}
+
+/// An answer that has to be an object.
+fn object(json: Json) -> Result<Json, Error> {
+    if json.is_object() {
+        return Ok(json);
+    }
+    let reason = "it is no JSON object".to_owned();
+    Err(malformed(&broca_proto::json::JsonError { at: 0, reason }))
 }
 
 fn malformed(e: &broca_proto::json::JsonError) -> Error {

@@ -465,6 +465,7 @@ impl Turn {
         self.carried.clear();
         self.left = None;
         self.calls.delivered();
+        self.heard.meter.told(result.usage);
         core.learn_driver(self.heard.driver());
         self.events.push(result.events);
         if core.config.hooks {

@@ -96,26 +96,40 @@ impl Core {
                 | Command::Observe { .. }
                 | Command::Attach { .. }
         );
-        let changes =
-            matches!(command, Command::Send { .. } | Command::Resume | Command::UpdateTools { .. });
+        let changes = matches!(
+            command,
+            Command::Send { .. }
+                | Command::Resume
+                | Command::UpdateTools { .. }
+                | Command::Update { .. }
+        );
         if self.closed && (opens || changes) {
             return Err(Error::new(ErrorKind::Closed, "this session was closed; open a new one"));
         }
+        let told = matches!(command, Command::Info | Command::Update { .. });
         match command {
             _ if opens && (self.opening || self.session.is_some()) => {
                 return usage("this client has a session already; one client holds one session");
             }
-            Command::Meta => {}
+            Command::Meta | Command::Sessions { .. } => {}
             _ if !opens && (self.session.is_none() || self.opening) => {
                 return usage("no session is open yet; open or join one first");
             }
+            _ if told && !self.features().metadata => return Err(no_metadata()),
             Command::Close => self.closed = true,
             Command::Resume if self.memory().is_none_or(|memory| memory.pending.is_none()) => {
                 return usage("no turn waits to be taken up");
             }
             _ => {}
         }
-        if let Command::Open { tools }
+        if let Command::Open { metadata: Some(metadata), .. } | Command::Update { metadata, .. } =
+            command
+            && !metadata.is_object()
+        {
+            let message = "the metadata of a session is a JSON object";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        if let Command::Open { tools, .. }
         | Command::Join { tools, .. }
         | Command::Attach { tools, .. }
         | Command::UpdateTools { tools } = command
@@ -142,14 +156,9 @@ impl Core {
 
     /// A session is open.
     pub(crate) fn begin_session(&mut self, opened: Opened, meta: Meta, tools: Vec<Tool>) {
-        let announced = Features::parse(meta.features.iter().map(String::as_str));
+        let features = self.offered(&meta);
         self.session = Some(OpenSession {
-            info: SessionInfo {
-                id: opened.session_id,
-                profile: opened.profile,
-                features: self.config.features.and(announced),
-                meta,
-            },
+            info: SessionInfo { id: opened.session_id, profile: opened.profile, features, meta },
             key: opened.session_key,
             tools,
             kept_results: Vec::new(),
@@ -198,6 +207,11 @@ impl Core {
         self.session.as_ref().map_or(Features::NONE, |session| session.info.features)
     }
 
+    /// The features that this client asks for and the service has.
+    pub(crate) fn offered(&self, meta: &Meta) -> Features {
+        self.config.features.and(Features::parse(meta.features.iter().map(String::as_str)))
+    }
+
     /// How calls are run, with what the service says about its pauses and the size of requests.
     pub(crate) fn call_limits(&self) -> CallLimits {
         let announced = self.session.as_ref().and_then(|s| s.info.meta.limits);
@@ -225,7 +239,9 @@ impl Core {
         if !request.body.is_empty() {
             headers.push(("Content-Type", "application/json".to_owned()));
         }
-        self.feature_header(&mut headers);
+        let mut features = self.features();
+        features.metadata |= request.metadata;
+        feature_header(features, &mut headers);
         let call = Call {
             method: request.method,
             path: request.path,
@@ -255,7 +271,7 @@ impl Core {
         self.next_rpc_id += 1;
         let mut headers = trace_headers(trace);
         headers.push(("Content-Type", "application/json".to_owned()));
-        self.feature_header(&mut headers);
+        feature_header(self.features(), &mut headers);
         let (path, key) = match &self.session {
             Some(s) => (format!("{}/rpc", session_path(&s.info.id)), Some(s.key.clone())),
             None => ("/api/v1/sessions/-/rpc".to_owned(), None),
@@ -289,13 +305,6 @@ impl Core {
         let params = Json::encode(&UpdateClientTools { tools })
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
         Ok(self.rpc(op, &Method::UpdateClientTools, &params, trace, now))
-    }
-
-    fn feature_header(&self, headers: &mut Vec<(&'static str, String)>) {
-        let words = self.features().words();
-        if !words.is_empty() {
-            headers.push((feature::HEADER, words.join(", ")));
-        }
     }
 
     /// The silence after which a stream counts as dead: what was set, or so many signs of life that a service which gives
@@ -375,6 +384,8 @@ pub(crate) struct RestCall {
     pub(crate) body: Bytes,
     pub(crate) client_key: bool,
     pub(crate) session_key: bool,
+    /// It asks for `metadata`, also before a session is open.
+    pub(crate) metadata: bool,
 }
 
 impl RestCall {
@@ -386,6 +397,7 @@ impl RestCall {
             body: Bytes::new(),
             client_key: false,
             session_key: false,
+            metadata: false,
         }
     }
 
@@ -396,6 +408,11 @@ impl RestCall {
 
     pub(crate) fn with_session_key(mut self) -> Self {
         self.session_key = true;
+        self
+    }
+
+    pub(crate) fn with_metadata(mut self, asked_for: bool) -> Self {
+        self.metadata = asked_for;
         self
     }
 
@@ -424,6 +441,19 @@ pub(crate) fn escape_into(out: &mut String, text: &str) {
             }
         }
     }
+}
+
+fn feature_header(features: Features, headers: &mut Vec<(&'static str, String)>) {
+    let words = features.words();
+    if !words.is_empty() {
+        headers.push((feature::HEADER, words.join(", ")));
+    }
+}
+
+/// Why a call that needs the feature `metadata` is not made.
+pub(super) fn no_metadata() -> Error {
+    let message = "the feature \"metadata\" is not in use: the service does not offer it, or this client does not ask for it";
+    Error::new(ErrorKind::NotOffered, message)
 }
 
 fn trace_headers(trace: &Trace) -> Vec<(&'static str, String)> {

@@ -258,6 +258,11 @@ pub enum Outcome {
     Page(HistoryPage),
     /// To `Participants`.
     Participants(Participants),
+    /// To `Info` and `Update`: how the session stands, raw; see
+    /// [`SessionInfo::read`](broca_proto::session::info::SessionInfo::read).
+    Info(Json),
+    /// To `Sessions`: `{"items","next_cursor"}`, the items as in `Info`, raw.
+    Sessions(Json),
     /// To `Meta`.
     Meta(Meta),
     /// To `UpdateTools`.

@@ -39,9 +39,11 @@ mod operation;
 mod reading;
 mod running;
 mod session;
+mod sessions;
 mod state;
 mod turn;
 
 pub use reading::{History, Subscription};
 pub use session::{Client, Opening, Session};
+pub use sessions::Sessions;
 pub use turn::{Canceller, Turn};

@@ -175,7 +175,7 @@ impl Host {
         let mut host = Self::new(settings, Environment::none(), seed);
         host.script = service(features, rest);
         let pull = std::mem::replace(&mut host.pull, usize::MAX);
-        host.command(1, Command::Open { tools });
+        host.command(1, Command::Open { tools, metadata: None });
         host.finish(1);
         assert!(matches!(host.outcome(1), Some(Ok(_))), "{:?}", host.said(1));
         host.pull = pull;

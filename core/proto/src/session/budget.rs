@@ -125,6 +125,8 @@ const REMEMBERED: usize = 64;
 #[derive(Debug, Default)]
 pub struct Meter {
     total: Option<TokenUsage>,
+    /// The sum when the request under way left.
+    before: Option<TokenUsage>,
     counted: Vec<(String, TokenUsage)>,
 }
 
@@ -159,6 +161,22 @@ impl Meter {
             total.output_tokens.saturating_add(more(usage.output_tokens, before.output_tokens));
     }
 
+    /// A request leaves: what is counted from now on is its own.
+    pub const fn begin(&mut self) {
+        self.before = self.total;
+    }
+
+    /// The request is answered. Where the service says what it has cost, that takes the place of what its events have
+    /// said: some of them may not have come.
+    pub fn told(&mut self, usage: Option<TokenUsage>) {
+        let Some(usage) = usage else { return };
+        let before = self.before.unwrap_or_default();
+        self.total = Some(TokenUsage {
+            input_tokens: before.input_tokens.saturating_add(usage.input_tokens),
+            output_tokens: before.output_tokens.saturating_add(usage.output_tokens),
+        });
+    }
+
     /// The sum; nothing when nobody counted.
     #[must_use]
     pub const fn total(&self) -> Option<TokenUsage> {
@@ -187,6 +205,25 @@ mod tests {
         }
         let total = meter.total().unwrap();
         assert_eq!((total.input_tokens, total.output_tokens), (150, 9));
+    }
+
+    #[test]
+    fn what_the_service_says_of_a_request_counts_instead_of_its_events_and_nothing_said_changes_nothing()
+     {
+        let mut meter = Meter::default();
+        meter.begin();
+        meter.count(&response("m1", 100, 7));
+        meter.told(None);
+        meter.begin();
+        meter.count(&response("m2", 50, 2));
+        meter.told(Some(TokenUsage { input_tokens: 80, output_tokens: 3 }));
+        let total = |meter: &Meter| meter.total().map(|t| (t.input_tokens, t.output_tokens));
+        assert_eq!(total(&meter), Some((180, 10)));
+        // An event that comes late, or again, is a request's own all the same.
+        meter.begin();
+        meter.count(&response("m3", 5, 5));
+        meter.told(Some(TokenUsage::default()));
+        assert_eq!(total(&meter), Some((180, 10)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The methods of `/rpc`: their parameters and results (session service §5).
 
 use super::content::{Block, Message, Role, open_enum};
+use super::payload::TokenUsage;
 use super::rpc::{RpcFailure, code};
 use super::tool::ToolDeclaration;
 use crate::Json;
@@ -98,6 +99,9 @@ pub struct SendMessageResult {
     pub pause_ms: Option<u64>,
     /// The events lack those that the answer's own stream has carried (feature `lean-result`).
     pub lean: bool,
+    /// What the model answers of the call have cost together, as the service says it with [`SendMessageResult::lean`]; nothing
+    /// when one of them came without.
+    pub usage: Option<TokenUsage>,
 }
 
 impl SendMessageResult {
@@ -118,6 +122,7 @@ impl SendMessageResult {
                 .and_then(|pause| pause.member("expires_in_ms"))
                 .and_then(|ms| ms.decode().ok()),
             lean: result.member("lean").is_some_and(|lean| lean.as_str() == "true"),
+            usage: result.member("usage").and_then(|usage| usage.decode().ok()),
         })
     }
 }

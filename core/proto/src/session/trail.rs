@@ -91,6 +91,7 @@ impl Trail {
             EventType::SessionOpen | EventType::SessionJoin | EventType::SessionDriverRegister => {
                 Told::Other
             }
+            _ if event.type_name() == EventType::METADATA_UPDATED => Told::Other,
             _ if event.type_name() == EventType::TURN_CANCELLED => self.cancelled(),
             EventType::ToolResult if self.began && self.is_own_result(event) => Told::Own,
             _ if self.began => Told::Part,

@@ -73,7 +73,10 @@ pub fn options_json(config: &Config) -> String {
 pub fn command_json(command: &Command) -> Result<String, String> {
     let text = |text: &str| Json::string(text);
     let (name, value) = match command {
-        Command::Open { tools } => ("open", Json::object([("tools", &tools_json(tools))])),
+        Command::Open { tools, metadata } => {
+            let metadata = metadata.clone().unwrap_or_default();
+            ("open", Json::object([("tools", &tools_json(tools)), ("metadata", &metadata)]))
+        }
         Command::Join { session_id, tools } => {
             let members =
                 [("session_id", &text(session_id.as_str())), ("tools", &tools_json(tools))];
@@ -100,6 +103,16 @@ pub fn command_json(command: &Command) -> Result<String, String> {
             ("history", Json::object([("cursor", &cursor), ("limit", &limit)]))
         }
         Command::Participants => ("participants", Json::empty_object()),
+        Command::Info => ("info", Json::empty_object()),
+        Command::Update { metadata, version } => {
+            let version = Json::encode(version).map_err(|e| e.to_string())?;
+            ("update", Json::object([("metadata", metadata), ("version", &version)]))
+        }
+        Command::Sessions { cursor, limit } => {
+            let cursor = cursor.as_deref().map_or_else(Json::null, Json::string);
+            let limit = limit.map_or_else(Json::null, |limit| Json::integer(limit.into()));
+            ("sessions", Json::object([("cursor", &cursor), ("limit", &limit)]))
+        }
         Command::Meta => ("meta", Json::empty_object()),
         Command::UpdateTools { tools } => {
             ("update_tools", Json::object([("tools", &tools_json(tools))]))

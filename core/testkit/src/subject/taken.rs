@@ -5,7 +5,7 @@
 
 use broca::engine::{
     CallId, ConnId, Delta, DeltaKind, Effect, Gap, HistoryPage, LogLevel, LogRecord, Lost, OpId,
-    Outcome, Reply, ResolveId, Spent, Status, Step, Tls, ToolCall, ToolOutcome,
+    Outcome, Queued, Reply, ResolveId, Spent, Status, Step, Tls, ToolCall, ToolOutcome,
 };
 use broca::proto::session::content::{Message, Role};
 use broca::proto::session::event::Event;
@@ -335,7 +335,15 @@ fn tool_call(taken: &Taken) -> Result<ToolCall, String> {
 fn status(taken: &Taken) -> Result<Status, String> {
     let word = taken.text("state")?;
     Ok(match word.as_str() {
-        "queued" => Status::Queued { place: None },
+        "queued" => {
+            let later = |name: &str| match taken.fields.contains_key(name) {
+                true => taken.maybe_number(name),
+                false => Ok(None),
+            };
+            let place = later("position")?.zip(later("waiting")?);
+            let place = place.map(|(position, waiting)| Queued { position, waiting });
+            Status::Queued { place }
+        }
         "sent" => Status::Sent,
         "connected" => Status::Connected,
         "reconnecting" => Status::Reconnecting {
@@ -391,6 +399,8 @@ fn outcome(taken: &Taken) -> Result<Outcome, String> {
         "replied" => Outcome::Replied,
         "ended" => Outcome::Ended,
         "participants" => Outcome::Participants(taken.json("value")?.decode().map_err(decoded)?),
+        "info" => Outcome::Info(taken.json("value")?),
+        "sessions" => Outcome::Sessions(taken.json("value")?),
         "meta" => Outcome::Meta(taken.json("value")?.decode().map_err(decoded)?),
         "updated" => Outcome::Updated,
         "closed" => Outcome::Closed,

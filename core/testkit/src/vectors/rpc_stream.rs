@@ -164,7 +164,7 @@ impl Feed {
                 Ok(Command::Subscribe { from })
             }
             "session.updateClientTools" => Ok(Command::UpdateTools { tools }),
-            "session.registerDriver" => Ok(Command::Open { tools }),
+            "session.registerDriver" => Ok(Command::Open { tools, metadata: None }),
             other => Err(format!("the client has no operation that is a {other} alone")),
         }
     }

@@ -109,6 +109,7 @@ impl Heard {
         self.start.clear();
         self.start.extend_from_slice(&self.cursor);
         self.answer = None;
+        self.meter.begin();
         if let Some(carried) = &mut self.carried {
             carried.clear();
         }
@@ -221,7 +222,9 @@ impl Carried {
 
 /// Whether an event belongs to no turn, although the stream of one shows it.
 fn is_foreign(event: &Event) -> bool {
-    event.is(&EventType::SessionJoin) || event.is(&EventType::SessionDriverRegister)
+    event.is(&EventType::SessionJoin)
+        || event.is(&EventType::SessionDriverRegister)
+        || event.type_name() == EventType::METADATA_UPDATED
 }
 
 /// What a turn's events say about its outcome: failures that come as ordinary results, and tokens.

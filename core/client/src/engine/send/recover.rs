@@ -185,6 +185,7 @@ impl Recovery {
                     events,
                     pause_ms: None,
                     lean: false,
+                    usage: None,
                 }))
             }
             Told::Cancelled => {
@@ -247,7 +248,8 @@ impl Turn {
                 && let Told::Answered(message) = trail.event(&event)
             {
                 let events = Json::array([&event.json()]);
-                let result = SendMessageResult { message, events, pause_ms: None, lean: false };
+                let result =
+                    SendMessageResult { message, events, pause_ms: None, lean: false, usage: None };
                 self.concluded(result, core, steps, trace, now);
                 return true;
             }

@@ -69,7 +69,7 @@ pub(super) fn run(
     let service = Turns { kind, one_read, paused, timeout_ms: feed.turn_timeout_ms, sent: 0 };
     let client = surface.client(config).map_err(|e| e.to_string())?;
     let mut host = Host::over(client, service);
-    prepare(&mut host, Command::Open { tools: feed.declared.clone() })?;
+    prepare(&mut host, Command::Open { tools: feed.declared.clone(), metadata: None })?;
     let before = host.requests().len();
     let op = send(&mut host, "begin")?;
     // The pause begins when the answer is read, and no virtual time passes until then.
