@@ -4,6 +4,8 @@
  * Every error says what was wrong, where, and the cure, and never a key or a payload. `code` and `kind` never change.
  */
 
+import type { Reply } from "./reply";
+
 /** Whether the same call may be made again; `unknown`: the other side may or may not have acted, so look first. */
 export type Retry = "safe" | "unsafe" | "unknown";
 
@@ -170,6 +172,11 @@ export class NotBrocaError extends ProtocolError {
   static override readonly code: number = -205;
   static override readonly kind: string = "not_broca";
 }
+/** The service does not offer what this call needs, or this client does not ask for it. */
+export class NotOfferedError extends ProtocolError {
+  static override readonly code: number = -206;
+  static override readonly kind: string = "not_offered";
+}
 /** The service answered a REST call with a problem document. */
 export class ApiError extends BrocaError {
   static override readonly code: number = -300;
@@ -248,6 +255,23 @@ export class LoopLimitError extends BrocaError {
   static override readonly kind: string = "loop_limit";
   static override readonly retry: Retry = "unsafe";
 }
+/** The model's answer does not fit the output that was asked for, also after it was told so. */
+export class OutputInvalidError extends BrocaError {
+  static override readonly code: number = -343;
+  static override readonly kind: string = "output_invalid";
+  static override readonly retry: Retry = "unsafe";
+  readonly #reply: Reply | undefined;
+
+  constructor(message: string, fields: Partial<ErrorFields> & { cause?: unknown; reply?: Reply } = {}) {
+    super(message, fields);
+    this.#reply = fields.reply;
+  }
+
+  /** The last reply, counting every turn. What the model wrote is in its `text`, and nothing that prints the error shows it. */
+  get reply(): Reply | undefined {
+    return this.#reply;
+  }
+}
 /** A tool failed. */
 export class ToolError extends BrocaError {
   static override readonly code: number = -400;
@@ -304,9 +328,9 @@ export class VersionMismatchError extends BrocaError {
 for (const [name, row] of Object.entries({
   UsageError, InvalidArgumentError, ClosedError, ForkedError, TransportError, ConnectError, TlsError, IoError,
   TimeoutError, StreamEndedEarlyError, LineTooLongError, LaggedError, ProtocolError, MalformedError,
-  UnsupportedVersionError, LimitError, HandshakeError, NotBrocaError, ApiError, UnauthorizedError,
+  UnsupportedVersionError, LimitError, HandshakeError, NotBrocaError, NotOfferedError, ApiError, UnauthorizedError,
   SessionClosedError, ToolNotAllowedError, RpcError, DriverNotRegisteredError, TurnInProgressError,
-  InvalidParamsError, ProvidersFailedError, LoopLimitError, ToolError, UnknownToolError, ToolTimeoutError,
+  InvalidParamsError, ProvidersFailedError, LoopLimitError, OutputInvalidError, ToolError, UnknownToolError, ToolTimeoutError,
   HookError, ApprovalDeniedError, CancelledError, InternalError, PanicError, VersionMismatchError,
 })) {
   Object.defineProperty(row.prototype, "name", { value: name, configurable: true, writable: true });

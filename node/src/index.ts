@@ -23,7 +23,8 @@
  * @packageDocumentation
  */
 
-export { Client, Session, type Meta, type RequestOptions, type SessionOptions } from "./session";
+export { Client, Session, type Meta, type OpenOptions, type RequestOptions, type SessionOptions } from "./session";
+export type { SessionInfo, SessionsOptions, TurnInfo, UpdateOptions } from "./info";
 export type { ClientOptions } from "./options";
 export type { LogRecord } from "./shell";
 export { Turn, type Handlers, type SendOptions } from "./turn";
@@ -69,6 +70,8 @@ export {
   LoopLimitError,
   MalformedError,
   NotBrocaError,
+  NotOfferedError,
+  OutputInvalidError,
   PanicError,
   ProtocolError,
   ProvidersFailedError,

@@ -1,9 +1,10 @@
 /** Typed output: the model is told a JSON Schema, and its answer is looked at before anybody gets it. */
 
 import type { Message } from "./content";
-import { InvalidArgumentError, MalformedError } from "./errors";
+import { InvalidArgumentError, OutputInvalidError } from "./errors";
 import { json } from "./json";
 import { JsonChecker } from "./json-schema";
+import type { Reply } from "./reply";
 import { isValidator, validate, written, type JsonSchema, type Looked, type StandardSchema } from "./schema";
 import type { SendOptions } from "./turn";
 
@@ -74,13 +75,13 @@ export class Wanted {
     return `Your answer cannot be used as it is:\n${told.join("\n")}\n\nAnswer again. ${this.#rule}`;
   }
 
-  /** The error when no answer fits. It says nothing of what the model wrote; the session's log does. */
-  unfit(faults: number): MalformedError {
+  /** The error when no answer fits. It says nothing of what the model wrote; its reply and the session's log do. */
+  unfit(faults: number, reply: Reply): OutputInvalidError {
     const again = this.repairs === 0 ? "" : `, also after it was told what was wrong with it (repairs: ${this.repairs})`;
-    return new MalformedError(
+    return new OutputInvalidError(
       `the model's answer does not fit the output that was asked for${again}; its last one has ${faults} ${faults === 1 ? "fault" : "faults"}. ` +
         "The session's log has the answers; a simpler schema, more repairs or another model may help.",
-      { retry: "unknown", details: { faults, repairs: this.repairs } },
+      { details: { faults, repairs: this.repairs }, reply },
     );
   }
 }

@@ -4,6 +4,7 @@ import { inspect } from "node:util";
 import { ask, unexpected } from "./asking";
 import type { Message } from "./content";
 import { InvalidArgumentError } from "./errors";
+import { info, metadataOf, sessions, type SessionInfo, type SessionsOptions, type UpdateOptions } from "./info";
 import { setupOf, withHooks, type ClientOptions } from "./options";
 import { Wanted, type OutputOptions } from "./output";
 import { History, Subscription, type HistoryOptions, type SubscribeOptions } from "./reading";
@@ -20,6 +21,12 @@ export interface SessionOptions extends Handlers {
   tools?: readonly Tool[] | undefined;
   /** Gives up opening. */
   signal?: AbortSignal | undefined;
+}
+
+/** What a new session is opened with. */
+export interface OpenOptions extends SessionOptions {
+  /** What is kept with it from the beginning, an object; see {@link Session.update}. */
+  metadata?: Readonly<Record<string, unknown>> | undefined;
 }
 
 /** Gives up a request. */
@@ -51,9 +58,9 @@ export class Client {
     new Shell(this.#setup); // what is wrong with the options shows here, not at the first session
   }
 
-  /** Opens a session. */
-  open(options: SessionOptions = {}): Promise<Session> {
-    return this.#start({ open: null }, options);
+  /** Opens a session. Metadata needs a service that keeps it; elsewhere opening fails with a NotOfferedError. */
+  async open(options: OpenOptions = {}): Promise<Session> {
+    return this.#start({ open: options.metadata === undefined ? null : metadataOf(options.metadata) }, options);
   }
 
   /** Joins a session as a driver. */
@@ -76,6 +83,19 @@ export class Client {
     return this.#start({ attach: text }, options);
   }
 
+  /**
+   * The sessions that this client's key has opened or joined, the newest first, page by page. Throws a NotOfferedError where the
+   * service does not list them.
+   */
+  async *sessions(options: SessionsOptions = {}): AsyncGenerator<SessionInfo, undefined, undefined> {
+    const shell = new Shell(this.#setup);
+    try {
+      return yield* sessions(shell, options);
+    } finally {
+      shell.retire();
+    }
+  }
+
   /** What the service is and can do. */
   async meta(options: RequestOptions = {}): Promise<Meta> {
     const shell = new Shell(this.#setup);
@@ -86,14 +106,14 @@ export class Client {
     }
   }
 
-  async #start(way: { open: null } | { join: string } | { observe: string } | { attach: string }, options: SessionOptions): Promise<Session> {
+  async #start(way: { open: object | null } | { join: string } | { observe: string } | { attach: string }, options: SessionOptions): Promise<Session> {
     const { signal, onApproval, onSending, onReceived } = options;
     const tools = new ToolSet(options.tools ?? []);
     const hooked = onSending !== undefined || onReceived !== undefined;
     const shell = new Shell(hooked ? withHooks(this.#setup) : this.#setup);
     const command =
       "open" in way
-        ? { open: { tools: tools.declared } }
+        ? { open: { tools: tools.declared, metadata: way.open } }
         : "join" in way
           ? { join: { session_id: way.join, tools: tools.declared } }
           : "attach" in way
@@ -200,6 +220,22 @@ export class Session {
     return value.drivers as string[];
   }
 
+  /**
+   * How the session stands, also after its end: its state and turn, its drivers, how far its log has come, and what is kept with
+   * it. Throws a NotOfferedError where the service does not tell.
+   */
+  async info({ signal }: RequestOptions = {}): Promise<SessionInfo> {
+    return info(this.#shell, { info: {} }, signal);
+  }
+
+  /**
+   * Changes what is kept with the session, as a JSON merge patch: what it names is replaced, `null` takes a member away. Gives how
+   * the session stands then. Throws a NotOfferedError where the service keeps none.
+   */
+  async update(metadata: Readonly<Record<string, unknown>>, { version, signal }: UpdateOptions = {}): Promise<SessionInfo> {
+    return info(this.#shell, { update: { metadata: metadataOf(metadata), version: version ?? null } }, signal);
+  }
+
   /** Replaces this client's tools, from the next turn on. The old tools stay when it fails. */
   async updateTools(tools: readonly Tool[], { signal }: RequestOptions = {}): Promise<void> {
     const next = new ToolSet(tools);
@@ -254,7 +290,7 @@ export class Session {
       const reply = before === undefined ? last : last.after(before);
       const looked = await wanted.look(reply.text);
       if (looked.faults === undefined) return reply.withOutput(looked.value);
-      if (repairs === 0) throw wanted.unfit(looked.faults.length);
+      if (repairs === 0) throw wanted.unfit(looked.faults.length, reply);
       asking = wanted.repair(looked.faults);
       before = reply;
     }

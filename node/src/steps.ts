@@ -170,6 +170,10 @@ export class Status extends Shown {
   readonly delayMs: number | undefined;
   readonly errorKind: string | undefined;
   readonly why: string | undefined;
+  /** Its place at the service, where that is told; 1 goes next. */
+  readonly position: number | undefined;
+  /** How many calls wait there, this one included. */
+  readonly waiting: number | undefined;
 
   /** @internal */
   constructor(batch: Batch, at: number) {
@@ -178,11 +182,13 @@ export class Status extends Shown {
     this.delayMs = batch.number(at + StatusAt.delay_ms);
     this.errorKind = batch.maybe(at + StatusAt.error_kind);
     this.why = batch.maybe(at + StatusAt.why);
+    this.position = batch.number(at + StatusAt.position);
+    this.waiting = batch.number(at + StatusAt.waiting);
   }
 
   protected fields(): object {
-    const { state, delayMs, errorKind, why } = this;
-    return { state, delayMs, errorKind, why };
+    const { state, delayMs, errorKind, why, position, waiting } = this;
+    return { state, delayMs, errorKind, why, position, waiting };
   }
 }
 

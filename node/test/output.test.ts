@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inspect } from "node:util";
-import { Client, InvalidArgumentError, MalformedError, type JsonSchema, type Message, type Session } from "@broca/sdk";
+import { Client, InvalidArgumentError, OutputInvalidError, type JsonSchema, type Message, type Session } from "@broca/sdk";
 import { z } from "zod";
 import { madeUp, saying } from "./service";
 
@@ -99,9 +99,12 @@ test("an answer that never fits is an error of the table without what the model 
   const answers = ['{"city":7}', '{"secret":"hunter2"}', '{"city":"Oslo"}'];
   for (const repairs of [undefined, 0, 1]) {
     const { came, told } = await withAnswers(answers, (session) => session.ask("?", { output: CITY, repairs }).catch((error: unknown) => error));
-    assert.ok(came instanceof MalformedError);
-    assert.deepEqual([came.retry, came.details], ["unknown", { faults: 1, repairs: repairs ?? 1 }]);
-    assert.ok(!inspect(came).includes("hunter2"));
+    assert.ok(came instanceof OutputInvalidError);
+    assert.deepEqual([came.code, came.retry, came.details], [-343, "unsafe", { faults: 1, repairs: repairs ?? 1 }]);
+    assert.ok(!`${inspect(came)}${JSON.stringify(came)}`.includes("hunter2"));
+    // The program can look at it, with what it took.
+    const rounds = (repairs ?? 1) + 1;
+    assert.deepEqual([came.reply?.text, came.reply?.rounds], [answers[rounds - 1], rounds]);
     assert.equal(told.length, (repairs ?? 1) + 1);
   }
   const { came } = await withAnswers(answers, (session) => session.ask("?", { output: CITY, repairs: 2 }));
@@ -193,8 +196,8 @@ test("a JSON Schema is checked word for word", async () => {
       const fits: boolean[] = [];
       for (const value of values) {
         const output: unknown = await session.ask("?", { output: schema, repairs: 0 }).then((reply) => reply.output, (error: unknown) => error);
-        fits.push(!(output instanceof MalformedError));
-        if (!(output instanceof MalformedError)) assert.deepEqual(output, value);
+        fits.push(!(output instanceof OutputInvalidError));
+        if (!(output instanceof OutputInvalidError)) assert.deepEqual(output, value);
       }
       return fits;
     });

@@ -8,6 +8,7 @@ of error.
 # First, because everything else needs what it looks for.
 from . import _native as _native
 from . import errors
+from ._info import SessionInfo, SessionPage, TurnInfo
 from ._options import ClientOptions
 from ._saved import SavedSession
 from ._version import __version__
@@ -33,6 +34,8 @@ from .errors import (
     LoopLimitError,
     MalformedError,
     NotBrocaError,
+    NotOfferedError,
+    OutputInvalidError,
     PanicError,
     ProtocolError,
     ProvidersFailedError,
@@ -116,7 +119,9 @@ __all__ = [
     "LoopLimitError",
     "MalformedError",
     "NotBrocaError",
+    "NotOfferedError",
     "Notification",
+    "OutputInvalidError",
     "Page",
     "PanicError",
     "ProtocolError",
@@ -129,6 +134,8 @@ __all__ = [
     "Sending",
     "Session",
     "SessionClosedError",
+    "SessionInfo",
+    "SessionPage",
     "Spent",
     "Status",
     "Step",
@@ -149,6 +156,7 @@ __all__ = [
     "TransportError",
     "Turn",
     "TurnInProgressError",
+    "TurnInfo",
     "UnauthorizedError",
     "UnknownToolError",
     "UnsupportedVersionError",

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
+from ._info import SessionInfo, SessionPage, info_of, metadata_json, session_page
 from ._json import compact, wire_value
 from ._version import __version__ as package_version
 from .errors import BrocaError, ForkedError, InternalError
@@ -110,14 +111,16 @@ def log(record: tuple[Any, ...]) -> None:
         logger.log(_LEVELS[min(record[1], 2)], "%s", record[2])
 
 
-def open_command(way: str, session_id: str | None, tools: ToolSet | None) -> str:
-    """The command that opens, joins or observes."""
+def open_command(way: str, session_id: str | None, tools: ToolSet | None, metadata: Any = None) -> str:
+    """The command that opens, joins or observes; metadata for a session that is opened."""
     value: dict[str, Any] = {}
     if session_id is not None:
         value["session_id"] = session_id
     if tools is not None:
         value["tools"] = tools.declarations()
-    return compact({way: value})
+    if metadata is None:
+        return compact({way: value})
+    return f'{{"{way}":{compact(value)[:-1]},"metadata":{metadata_json(metadata)}}}}}'
 
 
 def send_command(message: Any) -> str:
@@ -219,6 +222,17 @@ class StepReader:
         reason: Any = _GAPS[lost] if lost < len(_GAPS) else "unknown"
         return Gap(reason, count, limit, None if cursor is None else Cursor(cursor), Cursor(after or ""))
 
+    def _status(
+        self,
+        state: str,
+        delay_ms: int | None,
+        kind: str | None,
+        why: str | None,
+        position: int | None,
+        waiting: int | None,
+    ) -> Status:
+        return Status(state, delay_ms, kind, why, position, waiting)
+
     def _done(
         self,
         text: str,
@@ -254,7 +268,7 @@ _READERS: dict[int, tuple[Callable[..., Any], int]] = {
     TOOL_SETTLED: _reader(lambda _, tool_use_id, outcome, name: ToolSettled(tool_use_id, outcome, name)),
     APPROVAL: _reader(StepReader._approval),
     APPROVAL_WITHDRAWN: _reader(StepReader._approval_withdrawn),
-    STATUS: _reader(lambda _, state, delay_ms, kind, why: Status(state, delay_ms, kind, why)),
+    STATUS: _reader(StepReader._status),
     WARNING: _reader(lambda _, category, message: Warning(category, message)),
     SENDING: _reader(StepReader._sending),
     RECEIVED: _reader(lambda _, round, message: Received(round, message)),
@@ -267,6 +281,16 @@ _READERS: dict[int, tuple[Callable[..., Any], int]] = {
 def error_of(failed: Failed) -> BrocaError:
     """The exception of an operation that failed."""
     return errors._of(failed.code, failed.message, failed.retry, failed.details)
+
+
+def info(finished: Finished) -> SessionInfo:
+    """How a session stands."""
+    return info_of(expect(finished, "info"))
+
+
+def sessions_of(finished: Finished) -> SessionPage:
+    """A page of sessions."""
+    return session_page(expect(finished, "sessions"))
 
 
 def expect(finished: Finished, outcome: str) -> Any:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ._json import compact
 from ._schema import faults_of, schema_of_type
-from .errors import InvalidArgumentError, MalformedError
+from .errors import InvalidArgumentError, OutputInvalidError
 from .steps import Usage
 
 if TYPE_CHECKING:
@@ -37,10 +37,14 @@ _FENCED = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DO
 class Output(Generic[T]):
     """A type that an answer is asked for in."""
 
-    __slots__ = ("_adapter", "_form", "_kinds", "_name", "_told")
+    __slots__ = ("_adapter", "_form", "_kinds", "_left", "_name", "_repairs", "_told")
 
-    def __init__(self, wanted: Any) -> None:
-        """Raises `InvalidArgumentError` for what pydantic does not know, or what has no JSON Schema."""
+    def __init__(self, wanted: Any, repairs: int = 1) -> None:
+        """``repairs``: how often an answer that does not fit is sent back. Raises `InvalidArgumentError` for what
+        pydantic does not know, or what has no JSON Schema."""
+        if not isinstance(repairs, int) or isinstance(repairs, bool) or repairs < 0:
+            raise InvalidArgumentError("repairs must be a whole number from 0 on")
+        self._repairs = self._left = repairs
         self._name = getattr(wanted, "__name__", None) or "type"
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(wanted)
@@ -80,26 +84,25 @@ class Output(Generic[T]):
                     break
         return None
 
-    def again(self) -> str:
-        """What the model is told about an answer that does not fit."""
-        return _AGAIN.format(faults=self._told)
-
-    def given_after(self, first: Reply[Any], second: Reply[Any]) -> Reply[T]:
-        """The second reply with its value, and with what both turns took. Raises `MalformedError` if it does not fit
-        either, with the kinds of faults alone: places and words may be what the model wrote."""
-        reply = self.given(_together(first, second))
-        if reply is not None:
-            return reply
+    def again(self, reply: Reply[Any]) -> str:
+        """What the model is told about an answer that does not fit. Raises `OutputInvalidError` when it was told often
+        enough, with the kinds of faults alone: places and words may be what the model wrote."""
+        if self._left > 0:
+            self._left -= 1
+            return _AGAIN.format(faults=self._told)
         kinds = ", ".join(self._kinds[:5])
-        raise MalformedError(
-            f"the model's answer is no {self._name}, and was none when it was corrected ({kinds}); "
-            "the session's log has both: ask with a simpler type, or say more about it in the message",
-            details={"faults": self._kinds},
+        after = f", also after it was told so (repairs: {self._repairs})" if self._repairs else ""
+        error = OutputInvalidError(
+            f"the model's answer is no {self._name}{after} ({kinds}); "
+            "the session's log has the answers: ask with a simpler type, or say more about it in the message",
+            details={"faults": self._kinds, "repairs": self._repairs},
         )
+        error.reply = reply
+        raise error
 
 
-def _together(first: Reply[Any], second: Reply[Any]) -> Reply[Any]:
-    """The second reply, with what both turns took and logged."""
+def together(first: Reply[Any], second: Reply[Any]) -> Reply[Any]:
+    """The second reply, with what it and the ones before it took and logged."""
     counted = [reply.usage for reply in (first, second) if reply.usage is not None]
     usage = Usage(sum(u.input_tokens for u in counted), sum(u.output_tokens for u in counted)) if counted else None
     lists = (reply.events_json.strip()[1:-1].strip() for reply in (first, second))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import tracing
@@ -32,13 +32,16 @@ from ._core import (
     Process,
     expect,
     history_command,
+    info,
     new_engine,
     open_command,
     opened,
     page,
     send_command,
+    sessions_of,
     subscribe_command,
 )
+from ._info import SessionInfo, sessions_command, update_command
 from ._json import compact
 from ._options import Options
 from ._pool import Pool
@@ -97,6 +100,7 @@ class AsyncClient(NotCopied):
         self,
         tools: Iterable[ToolLike] = (),
         *,
+        metadata: Mapping[str, Any] | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
@@ -105,10 +109,12 @@ class AsyncClient(NotCopied):
 
         ``on_approval`` decides about approvals where nobody sees the steps: in `ask` and `AsyncTurn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
+        ``metadata`` is kept with the session; see `AsyncSession.update`. Raises `NotOfferedError` where the service
+        keeps none.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
         given = ToolSet(tools, asynchronous=True)
-        return await self._attach(open_command("open", None, given), given, hooks)
+        return await self._attach(open_command("open", None, given, metadata), given, hooks)
 
     async def join(
         self,
@@ -147,6 +153,24 @@ class AsyncClient(NotCopied):
         """Joins a session to watch it: no registration, no tools."""
         command = open_command("observe", session_id_of(session, self.url), None)
         return await self._attach(command, ToolSet((), asynchronous=True), Hooks())
+
+    async def sessions(self, page_size: int | None = None) -> AsyncIterator[SessionInfo]:
+        """The sessions that this client's key has opened or joined, the newest first, page by page.
+
+        Raises `NotOfferedError` where the service does not list them."""
+        attached = self._new_attached(hooks=False)
+        cursor: str | None = None
+        try:
+            while True:
+                _, finished = await attached.shell.run(sessions_command(cursor, page_size))
+                found = sessions_of(finished)
+                for session in found.sessions:
+                    yield session
+                cursor = found.next
+                if cursor is None:
+                    return
+        finally:
+            attached.shell.leave_soon()
 
     async def meta(self) -> dict[str, Any]:
         """What the service is and can do."""
@@ -286,32 +310,50 @@ class AsyncSession(NotCopied):
     ) -> Reply: ...
     @overload
     async def ask(
-        self, message: Any, *, output: type[T], traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: type[T],
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[T]: ...
     @overload
     async def ask(
-        self, message: Any, *, output: Any, traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: Any,
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[Any]: ...
     async def ask(
-        self, message: Any, *, output: Any = None, traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: Any = None,
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[Any]:
         """Sends a message and drives the turn to its reply; see `AsyncTurn.reply`.
 
         ``output``: the type that the answer is to have, anything that pydantic knows: a model, a dataclass, a
         ``TypedDict``, ``list[…]``. The model is told its JSON Schema at the end of the message; ``reply.output`` is the
-        value, checked. An answer that does not fit is sent back once, with what is wrong; the second time it is a
-        `MalformedError`. Then the reply counts both turns.
+        value, checked. An answer that does not fit is sent back with what is wrong, up to ``repairs`` times; then it is
+        an `OutputInvalidError`, whose ``reply`` has the answer. A reply counts every turn that it took.
         """
         if output is None:
             return await self._asked(message, traceparent, tracestate)
-        from ._output import Output
+        from ._output import Output, together
 
-        wanted: Output[Any] = Output(output)
+        wanted: Output[Any] = Output(output, repairs)
         reply = await self._asked(wanted.asked_in(message), traceparent, tracestate)
         given = wanted.given(reply)
-        if given is None:
-            again = await self._asked(wanted.again(), traceparent, tracestate)
-            given = wanted.given_after(reply, again)
+        while given is None:
+            reply = together(reply, await self._asked(wanted.again(reply), traceparent, tracestate))
+            given = wanted.given(reply)
         return given
 
     def subscribe(self, after: Cursor | str | None = None) -> AsyncSubscription:
@@ -340,6 +382,23 @@ class AsyncSession(NotCopied):
         """The client keys that drive the session, by their ids."""
         _, finished = await self._shell().run('{"participants":{}}')
         return list(expect(finished, "participants")["drivers"])
+
+    async def info(self) -> SessionInfo:
+        """How the session stands, also after its end: its state and turn, its drivers, how far its log has come, and
+        what is kept with it. Raises `NotOfferedError` where the service does not tell."""
+        _, finished = await self._shell().run('{"info":{}}')
+        return info(finished)
+
+    async def update(self, metadata: Mapping[str, Any], *, version: int | None = None) -> SessionInfo:
+        """Changes what is kept with the session, as a JSON merge patch: what ``metadata`` names is replaced, ``None``
+        takes a member away. Returns how the session stands then.
+
+        With ``version`` (``SessionInfo.metadata_version``) only that version is changed: an `ApiError` of the type
+        ``version_conflict`` says that somebody else has changed it since. Raises `NotOfferedError` where the service
+        keeps none.
+        """
+        _, finished = await self._shell().run(update_command(metadata, version))
+        return info(finished)
 
     async def update_tools(self, tools: Iterable[ToolLike]) -> None:
         """Replaces this client's tools, from the next turn on. When it fails, the old ones stay."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import builtins
 import json
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from .steps import Reply
 
 Retry = Literal["safe", "unsafe", "unknown"]
 
@@ -34,6 +37,8 @@ __all__ = [
     "LoopLimitError",
     "MalformedError",
     "NotBrocaError",
+    "NotOfferedError",
+    "OutputInvalidError",
     "PanicError",
     "ProtocolError",
     "ProvidersFailedError",
@@ -225,6 +230,13 @@ class NotBrocaError(ProtocolError):
     kind = "not_broca"
 
 
+class NotOfferedError(ProtocolError):
+    """The service does not offer what this call needs, or this client does not ask for it."""
+
+    code = -206
+    kind = "not_offered"
+
+
 class ApiError(BrocaError):
     """The service answered a REST call with a problem document."""
 
@@ -324,6 +336,18 @@ class LoopLimitError(BrocaError):
     code = -341
     kind = "loop_limit"
     retry: Retry = "unsafe"
+
+
+class OutputInvalidError(BrocaError):
+    """The model's answer does not fit the type that the program wants, also after it was told so.
+
+    ``reply`` is the last reply, counting every turn; what the model wrote is in its ``text``, and nowhere else.
+    """
+
+    code = -343
+    kind = "output_invalid"
+    retry: Retry = "unsafe"
+    reply: Reply[Any] | None = None
 
 
 class ToolError(BrocaError):

@@ -239,14 +239,17 @@ class ApprovalWithdrawn:
 class Status:
     """Where the operation stands: ``queued``, ``sent``, ``connected``, or ``reconnecting``.
 
-    The first says in ``why`` the place at the service, where that is known. The last comes with the delay in
-    ``delay_ms``, the ``error_kind`` of what went wrong, and ``why`` in words.
+    A service that tells the place of a call that waits gives ``position`` (1 goes next) and ``waiting``, how many wait;
+    ``why`` says both in words. ``reconnecting`` comes with the delay in ``delay_ms``, the ``error_kind`` of what went
+    wrong, and ``why`` in words.
     """
 
     state: str
     delay_ms: int | None = None
     error_kind: str | None = None
     why: str | None = None
+    position: int | None = None
+    waiting: int | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -37,13 +37,16 @@ from ._core import (
     Process,
     expect,
     history_command,
+    info,
     new_engine,
     open_command,
     opened,
     page,
     send_command,
+    sessions_of,
     subscribe_command,
 )
+from ._info import SessionInfo, sessions_command, update_command
 from ._json import compact
 from ._options import Options
 from ._saved import SavedSession, attach_command, session_id_of
@@ -101,6 +104,7 @@ class Client(NotCopied):
         self,
         tools: Iterable[ToolLike] = (),
         *,
+        metadata: Mapping[str, Any] | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
@@ -109,10 +113,12 @@ class Client(NotCopied):
 
         ``on_approval`` decides about approvals where nobody sees the steps: in `Session.ask` and `Turn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
+        ``metadata`` is kept with the session; see `Session.update`. Raises `NotOfferedError` where the service keeps
+        none.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
         given = ToolSet(tools, asynchronous=False)
-        return self._attach("open", open_command("open", None, given), given, hooks)
+        return self._attach("open", open_command("open", None, given, metadata), given, hooks)
 
     def join(
         self,
@@ -151,6 +157,23 @@ class Client(NotCopied):
         """Joins a session to watch it: no registration, no tools."""
         command = open_command("observe", session_id_of(session, self.url), None)
         return self._attach("observe", command, ToolSet((), asynchronous=False), Hooks())
+
+    def sessions(self, page_size: int | None = None) -> Iterator[SessionInfo]:
+        """The sessions that this client's key has opened or joined, the newest first, page by page.
+
+        Raises `NotOfferedError` where the service does not list them."""
+        driver = self._driver(hooks=False)
+        cursor: str | None = None
+        try:
+            while True:
+                _, finished = run(driver, sessions_command(cursor, page_size), "Client.sessions")
+                found = sessions_of(finished)
+                yield from found.sessions
+                cursor = found.next
+                if cursor is None:
+                    return
+        finally:
+            driver.close()
 
     def meta(self) -> dict[str, Any]:
         """What the service is and can do."""
@@ -272,32 +295,50 @@ class Session(NotCopied):
     ) -> Reply: ...
     @overload
     def ask(
-        self, message: Any, *, output: type[T], traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: type[T],
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[T]: ...
     @overload
     def ask(
-        self, message: Any, *, output: Any, traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: Any,
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[Any]: ...
     def ask(
-        self, message: Any, *, output: Any = None, traceparent: str | None = None, tracestate: str | None = None
+        self,
+        message: Any,
+        *,
+        output: Any = None,
+        repairs: int = 1,
+        traceparent: str | None = None,
+        tracestate: str | None = None,
     ) -> Reply[Any]:
         """Sends a message and drives the turn to its reply; see `Turn.reply`.
 
         ``output``: the type that the answer is to have, anything that pydantic knows: a model, a dataclass, a
         ``TypedDict``, ``list[…]``. The model is told its JSON Schema at the end of the message; ``reply.output`` is the
-        value, checked. An answer that does not fit is sent back once, with what is wrong; the second time it is a
-        `MalformedError`. Then the reply counts both turns.
+        value, checked. An answer that does not fit is sent back with what is wrong, up to ``repairs`` times; then it is
+        an `OutputInvalidError`, whose ``reply`` has the answer. A reply counts every turn that it took.
         """
         if output is None:
             return self._asked(message, traceparent, tracestate)
-        from ._output import Output
+        from ._output import Output, together
 
-        wanted: Output[Any] = Output(output)
+        wanted: Output[Any] = Output(output, repairs)
         reply = self._asked(wanted.asked_in(message), traceparent, tracestate)
         given = wanted.given(reply)
-        if given is None:
-            again = self._asked(wanted.again(), traceparent, tracestate)
-            given = wanted.given_after(reply, again)
+        while given is None:
+            reply = together(reply, self._asked(wanted.again(reply), traceparent, tracestate))
+            given = wanted.given(reply)
         return given
 
     def subscribe(self, after: Cursor | str | None = None) -> Subscription:
@@ -325,6 +366,23 @@ class Session(NotCopied):
         """The client keys that drive the session, by their ids."""
         _, finished = run(self._driver, '{"participants":{}}', "Session.participants")
         return list(expect(finished, "participants")["drivers"])
+
+    def info(self) -> SessionInfo:
+        """How the session stands, also after its end: its state and turn, its drivers, how far its log has come, and
+        what is kept with it. Raises `NotOfferedError` where the service does not tell."""
+        _, finished = run(self._driver, '{"info":{}}', "Session.info")
+        return info(finished)
+
+    def update(self, metadata: Mapping[str, Any], *, version: int | None = None) -> SessionInfo:
+        """Changes what is kept with the session, as a JSON merge patch: what ``metadata`` names is replaced, ``None``
+        takes a member away. Returns how the session stands then.
+
+        With ``version`` (``SessionInfo.metadata_version``) only that version is changed: an `ApiError` of the type
+        ``version_conflict`` says that somebody else has changed it since. Raises `NotOfferedError` where the service
+        keeps none.
+        """
+        _, finished = run(self._driver, update_command(metadata, version), "Session.update")
+        return info(finished)
 
     def update_tools(self, tools: Iterable[ToolLike]) -> None:
         """Replaces this client's tools, from the next turn on. When it fails, the old ones stay."""

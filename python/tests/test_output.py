@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 from typing import Annotated, Any
 
 import pytest
@@ -60,9 +61,9 @@ class Saying:
             answer.terminal(result={"events": [event], "message": message})
 
 
-def ask(saying: Saying, message: Any, output: Any) -> broca.Reply[Any]:
+def ask(saying: Saying, message: Any, output: Any, **more: Any) -> broca.Reply[Any]:
     with saying.service as service, broca.Client(service.url, "key", environment={}) as client:
-        reply: broca.Reply[Any] = client.open().ask(message, output=output)
+        reply: broca.Reply[Any] = client.open().ask(message, output=output, **more)
         return reply
 
 
@@ -123,11 +124,35 @@ def test_words_are_sent_back_as_no_json() -> None:
 
 def test_the_second_answer_that_does_not_fit_is_an_error_without_its_words() -> None:
     saying = Saying("hunter2", '{"number": "hunter2", "hunter2": 1}')
-    with pytest.raises(errors.MalformedError, match="Invoice") as caught:
+    with pytest.raises(errors.OutputInvalidError, match="Invoice") as caught:
         ask(saying, "go", Invoice)
     error = caught.value
-    assert error.details == {"faults": ["int_parsing"]} and len(saying.asked) == 2
-    assert "hunter2" not in f"{error} {error.details} {error.__cause__} {error.__context__}"
+    assert error.details == {"faults": ["int_parsing"], "repairs": 1} and len(saying.asked) == 2
+    assert "hunter2" not in f"{error} {error!r} {error.details} {error.__cause__} {error.__context__} {error.reply!r}"
+    # The program can look at it, with what it took; also in another process.
+    again = pickle.loads(pickle.dumps(error))
+    for reply in (error.reply, again.reply):
+        assert reply is not None and reply.text == '{"number": "hunter2", "hunter2": 1}' and reply.rounds == 2
+
+
+@pytest.mark.parametrize("repairs", [0, 1, 3])
+def test_an_answer_is_sent_back_as_often_as_was_said(repairs: int) -> None:
+    saying = Saying(*["no"] * repairs, '{"points": 3}')
+    reply = ask(saying, "go", Score, repairs=repairs)
+    assert reply.output == {"points": 3} and reply.rounds == repairs + 1
+    assert len(reply.events) == repairs + 1
+    saying = Saying(*["no"] * (repairs + 1))
+    with pytest.raises(errors.OutputInvalidError) as caught:
+        ask(saying, "go", Score, repairs=repairs)
+    assert len(saying.asked) == repairs + 1 and caught.value.details == {"faults": ["json_invalid"], "repairs": repairs}
+
+
+@pytest.mark.parametrize("repairs", [-1, 1.5, True, "2"], ids=str)
+def test_repairs_that_are_no_number_of_times_are_refused_before_anything_is_sent(repairs: Any) -> None:
+    saying = Saying()
+    with pytest.raises(errors.InvalidArgumentError, match="repairs"):
+        ask(saying, "go", Score, repairs=repairs)
+    assert not saying.asked
 
 
 def test_the_async_half_does_the_same(run: Run) -> None:
@@ -136,10 +161,13 @@ def test_the_async_half_does_the_same(run: Run) -> None:
             session = await client.open()
             reply = await session.ask("go", output=Score)
             assert reply.output == {"points": 2} and reply.rounds == 2
-            with pytest.raises(errors.MalformedError, match="Score"):
+            with pytest.raises(errors.OutputInvalidError, match="Score"):
                 await session.ask("go", output=Score)
+            with pytest.raises(errors.OutputInvalidError) as caught:
+                await session.ask("go", output=Score, repairs=2)
+            assert caught.value.reply is not None and caught.value.reply.rounds == 3
 
-    saying = Saying("no", '{"points": 2}', "no", "never")
+    saying = Saying("no", '{"points": 2}', "no", "never", "no", "no", "nor now")
     with saying.service as service:
         run(main(service.url))
 

@@ -156,6 +156,17 @@ VALUES = [
     broca.ToolInputDelta("{", "tu_1"),
     broca.Gap("deltas", 3, None, None, broca.Cursor("evt_1")),
     broca.Status("reconnecting", 5, "io", "gone"),
+    broca.Status("queued", None, None, "place 1 of 2 at the service", 1, 2),
+    broca._info.info_of(
+        {
+            "session_id": "s",
+            "state": "open",
+            "created_at": "a",
+            "updated_at": "b",
+            "created_by": "k",
+            "metadata": {"n": 1},
+        }
+    ),
     broca.Warning("junk", "a line"),
     broca.Done(broca.Reply("text", '{"role":"assistant","content":"text"}', broca.Usage(1, 2), 1, f"[{EVENT}]")),
 ]
