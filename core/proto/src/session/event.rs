@@ -74,6 +74,10 @@ impl EventType {
     pub const TURN_CANCELLED: &'static str = "session.turn.cancelled";
     /// The session's metadata was changed; shown to readers that asked for [`super::feature::Feature::Metadata`].
     pub const METADATA_UPDATED: &'static str = "session.metadata.updated";
+    /// A call of the service's own waits for consent; shown to those who asked for [`super::feature::Feature::Approve`].
+    pub const APPROVAL_REQUESTED: &'static str = "session.approval.requested";
+    /// A question was settled; shown as it was.
+    pub const APPROVAL_RESOLVED: &'static str = "session.approval.resolved";
 
     /// Whether the plain contract's closed catalogue holds this type.
     #[must_use]

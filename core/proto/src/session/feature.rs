@@ -103,6 +103,7 @@ impl Features {
         blocks: true,
         metadata: true,
         options: true,
+        approve: true,
         keep_open: true,
         ..Self::NONE
     };

@@ -5,6 +5,7 @@
 //! [`subscription`] are the client's state machines; the service's own are in [`crate::run`]. [`saved`] and
 //! [`standing`] carry a session from one program to the next.
 
+pub mod approval;
 pub mod budget;
 pub mod content;
 pub mod display;

@@ -129,6 +129,9 @@ pub struct Limits {
     /// Members that a session's metadata may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_metadata_keys: Option<u32>,
+    /// How long the service waits for consent to a call of its own, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_timeout_ms: Option<u64>,
 }
 
 impl Limits {
@@ -146,6 +149,7 @@ impl Limits {
             message_ids: None,
             max_metadata_bytes: None,
             max_metadata_keys: None,
+            approval_timeout_ms: None,
         }
     }
 }
