@@ -26,9 +26,10 @@ pub mod tools;
 #[cfg(feature = "wire")]
 pub mod wire;
 
+pub use broca_proto::session::approval::{Approvals, Ask};
 pub use broca_proto::session::event::Event;
 pub use broca_proto::session::ids::{Cursor, SessionId};
-pub use broca_proto::session::narrow::NarrowRule;
+pub use broca_proto::session::narrow::{NarrowRule, NarrowRules};
 pub use broca_proto::session::saved::SavedSession;
 pub use engine::DeltaKind;
 #[cfg(feature = "shell")]

@@ -1,6 +1,7 @@
 //! A turn: from the application's message to the model's last one, over as many requests as its tools need.
 
 mod cancel;
+mod consent;
 mod heard;
 mod hold;
 mod recover;
@@ -20,6 +21,7 @@ use broca_proto::session::method::{Method, SendMessage, SendMessageResult};
 use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
+use consent::Asked;
 use heard::Heard;
 use recover::Recovery;
 use resume::Following;
@@ -30,6 +32,8 @@ pub(crate) struct Turn {
     calls: Calls,
     /// What the application was asked, and about which call.
     questions: BTreeMap<CallId, String>,
+    /// What the service asks about its own tools.
+    asked: Vec<Asked>,
     state: State,
     round: u32,
     /// The results in the message under way: they are kept if it turns out not to have arrived.
@@ -134,6 +138,7 @@ impl Turn {
             op,
             calls: Calls::new(tools, core.call_limits()),
             questions: BTreeMap::new(),
+            asked: Vec::new(),
             state: State::Over,
             round: 0,
             carried: Vec::new(),
@@ -164,6 +169,9 @@ impl Turn {
         if self.hold.as_ref().is_some_and(|hold| hold.exchange == exchange) {
             return self.holding(event, core, steps, trace, now);
         }
+        if self.tells_consent(exchange) {
+            return self.consent_network(exchange, event, core, now);
+        }
         match &mut self.state {
             State::Streaming { rpc, .. } if rpc.exchange == exchange => {
                 if matches!(event, NetEvent::Sent) {
@@ -171,6 +179,7 @@ impl Turn {
                 }
                 let heard = &mut self.heard;
                 let progress = rpc.take(event, "the service", |item| heard.item(item, steps));
+                self.consent_moved(core, steps, now);
                 match progress {
                     Progress::Going => {}
                     Progress::Answered => core.linger(exchange, now),
@@ -216,7 +225,9 @@ impl Turn {
         if matches!(&self.state, State::Hooked { call: asked, .. } if *asked == call) {
             return self.hook_answered(answer, core, steps, trace, now);
         }
-        let Some(id) = self.questions.get(&call).cloned() else { return Ok(Accepted::TooLate) };
+        let Some(id) = self.questions.get(&call).cloned() else {
+            return self.consent(call, answer, core, trace, now);
+        };
         let accepted = match answer {
             Answer::Complete(content) => self.calls.complete(&id, content, now),
             Answer::Fail(message) => self.calls.fail(&id, &message, now),
@@ -241,6 +252,7 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        self.consent_timeout(core, trace, now);
         match &mut self.state {
             State::Recovering(recovery) => {
                 recovery.timeout(core, trace, now);
@@ -274,6 +286,10 @@ impl Turn {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.state_timeout().into_iter().chain(self.consent_poll_timeout()).min()
+    }
+
+    fn state_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Hooked { until, .. } | State::Cancelling { until, .. } => Some(*until),
             State::Paused => self.calls.poll_timeout(),
@@ -286,6 +302,7 @@ impl Turn {
     /// Drops whatever is under way on the network.
     pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
         self.stop_holding(core, now);
+        self.drop_consent(core, now);
         match std::mem::replace(&mut self.state, State::Over) {
             State::Streaming { rpc, .. } | State::Registering { rpc } => {
                 core.net.abort(rpc.exchange, now);
@@ -320,6 +337,7 @@ impl Turn {
         while let Some(output) = self.calls.poll() {
             self.show_stop(output, steps);
         }
+        self.withdraw_consent(steps);
     }
 
     // ---- sending ----------------------------------------------------------------------------
@@ -623,6 +641,7 @@ impl Turn {
                 message => format!("{session}/{message}/{}", call.id),
             },
             may_have_run: self.calls.may_have_run(&call.id),
+            server_side: false,
             tool_use_id: call.id,
             name: call.name,
             input: call.input,
@@ -642,6 +661,8 @@ impl Turn {
 
     fn finish(&mut self, outcome: Result<Outcome, Error>, core: &mut Core, steps: &mut StepQueue) {
         self.state = State::Over;
+        self.withdraw_consent(steps);
+        self.asked.clear();
         self.settle_accounts(core);
         core.forget_questions(self.op);
         core.know(self.heard.cursor());

@@ -115,7 +115,7 @@ impl Core {
             _ if !opens && (self.session.is_none() || self.opening) => {
                 return usage("no session is open yet; open or join one first");
             }
-            _ if told && !self.features().metadata => return Err(no_metadata()),
+            _ if told && !self.features().metadata => return Err(not_offered("metadata", "")),
             Command::Close => self.closed = true,
             Command::Resume if self.memory().is_none_or(|memory| memory.pending.is_none()) => {
                 return usage("no turn waits to be taken up");
@@ -239,9 +239,7 @@ impl Core {
         if !request.body.is_empty() {
             headers.push(("Content-Type", "application/json".to_owned()));
         }
-        let mut features = self.features();
-        features.metadata |= request.metadata;
-        feature_header(features, &mut headers);
+        feature_header(self.features().or(request.asks), &mut headers);
         let call = Call {
             method: request.method,
             path: request.path,
@@ -284,7 +282,7 @@ impl Core {
             headers,
             body: rpc::request(&id, method.as_str(), params),
             idempotent: false,
-            urgent: matches!(method, Method::Cancel | Method::Hold),
+            urgent: matches!(method, Method::Cancel | Method::Hold | Method::Approve),
             head_timeout_ms: self.config.head_timeout_ms,
             whole_timeout_ms: (!streams).then_some(self.config.rest_timeout_ms),
             silence_timeout_ms: if streams { self.silence_timeout_ms() } else { None },
@@ -384,8 +382,8 @@ pub(crate) struct RestCall {
     pub(crate) body: Bytes,
     pub(crate) client_key: bool,
     pub(crate) session_key: bool,
-    /// It asks for `metadata`, also before a session is open.
-    pub(crate) metadata: bool,
+    /// What it asks for beside the features in use: there are none before a session is open.
+    pub(crate) asks: Features,
 }
 
 impl RestCall {
@@ -397,7 +395,7 @@ impl RestCall {
             body: Bytes::new(),
             client_key: false,
             session_key: false,
-            metadata: false,
+            asks: Features::NONE,
         }
     }
 
@@ -411,8 +409,8 @@ impl RestCall {
         self
     }
 
-    pub(crate) fn with_metadata(mut self, asked_for: bool) -> Self {
-        self.metadata = asked_for;
+    pub(crate) fn asking_for(mut self, features: Features) -> Self {
+        self.asks = features;
         self
     }
 
@@ -450,9 +448,11 @@ fn feature_header(features: Features, headers: &mut Vec<(&'static str, String)>)
     }
 }
 
-/// Why a call that needs the feature `metadata` is not made.
-pub(super) fn no_metadata() -> Error {
-    let message = "the feature \"metadata\" is not in use: the service does not offer it, or this client does not ask for it";
+/// Why a call that needs a feature is not made; `cost` says what would happen without it.
+pub(super) fn not_offered(feature: &str, cost: &str) -> Error {
+    let message = format!(
+        "the feature \"{feature}\" is not in use: the service does not offer it, or this client does not ask for it{cost}"
+    );
     Error::new(ErrorKind::NotOffered, message)
 }
 

@@ -5,6 +5,7 @@
 //! `session.approve` answers it ([`Approve`]), once.
 
 use super::content::open_enum;
+use super::event::{Event, EventType};
 use super::method::Params;
 use super::narrow::{NarrowRule, NarrowRules};
 use super::rpc::{RpcFailure, code};
@@ -237,6 +238,39 @@ impl Question {
             )));
         }
         Ok(Answer { consent: said.consent, reason: said.reason })
+    }
+}
+
+/// What an event says about a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It was asked.
+    Asked {
+        /// What is asked.
+        question: Question,
+        /// When, in milliseconds since 1970, if the event says so.
+        logged_ms: Option<u64>,
+    },
+    /// It was settled, one way or another.
+    Settled {
+        /// The call.
+        tool_use_id: String,
+    },
+}
+
+impl Change {
+    /// What `event` says about a question; nothing when it is about something else, or cannot be read.
+    #[must_use]
+    pub fn of(event: &Event) -> Option<Self> {
+        if event.is_named(EventType::APPROVAL_REQUESTED) {
+            let question = Question::read(&event.payload())?;
+            Some(Self::Asked { question, logged_ms: event.logged_ms() })
+        } else if event.is_named(EventType::APPROVAL_RESOLVED) {
+            let id = event.payload().member("tool_use_id").and_then(|id| id.to_text());
+            Some(Self::Settled { tool_use_id: id? })
+        } else {
+            None
+        }
     }
 }
 

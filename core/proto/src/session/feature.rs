@@ -45,6 +45,12 @@ macro_rules! features {
                 Self { $( $member: self.$member && other.$member, )* }
             }
 
+            /// The features that are in either of the two.
+            #[must_use]
+            pub const fn or(self, other: Self) -> Self {
+                Self { $( $member: self.$member || other.$member, )* }
+            }
+
             /// Whether every feature of `other` is in this set.
             #[must_use]
             pub const fn covers(self, other: Self) -> bool {
@@ -117,6 +123,7 @@ impl Features {
         message_id: true,
         lean_result: true,
         metadata: true,
+        approve: true,
         ..Self::NONE
     };
 }

@@ -26,6 +26,9 @@ pub struct OpenRequest {
     /// What is kept with the session from the beginning, raw; only when it is opened (feature `metadata`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Json>,
+    /// Which tools of the service a person is asked for, raw; only when a session is opened (feature `approve`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<Json>,
 }
 
 /// The answer to open and join.

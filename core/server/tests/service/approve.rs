@@ -347,6 +347,21 @@ async fn the_operator_can_require_it_for_every_session() {
 }
 
 #[tokio::test]
+async fn a_driver_whose_key_is_revoked_is_not_waited_for() {
+    let world = World::new().await;
+    let admin = world.admin().await;
+    let driver = asking(&world).await;
+    let other = world.join(&driver, &[]).await;
+    other.register().await;
+    call_clock(&world, "s1");
+    let mut running = send(&driver).await;
+    running.until(REQUESTED).await;
+    assert_eq!(admin.delete(&format!("/keys/{}", driver.key_id)).await.status, 204);
+    assert!(other.ask("next").await["result"].is_object(), "the gate is free again");
+    assert_eq!(log_of(&whole_log(&other).await, RESOLVED)[0]["decision"], "deny");
+}
+
+#[tokio::test]
 async fn what_could_never_apply_is_refused_when_the_session_is_opened() {
     let world = World::new().await;
     for (approvals, name) in [

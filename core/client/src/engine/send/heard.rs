@@ -3,6 +3,7 @@
 use crate::engine::ops::show;
 use crate::engine::step::{Delta, Step, StepQueue};
 use broca_proto::json::ArrayWriter;
+use broca_proto::session::approval::Change;
 use broca_proto::session::budget::Meter;
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
@@ -31,6 +32,8 @@ pub(super) struct Heard {
     answer: Option<Event>,
     /// What the stream of the request under way has carried, where its result lacks that.
     carried: Option<Carried>,
+    /// What was said about questions for consent, until somebody looks at it.
+    consent: Vec<Change>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
     delta_limit: usize,
@@ -49,6 +52,7 @@ impl Heard {
             driver: None,
             answer: None,
             carried: None,
+            consent: Vec::new(),
             missed: false,
             delta_limit,
         }
@@ -63,6 +67,7 @@ impl Heard {
                     return;
                 }
                 self.note_message(&event);
+                self.note_consent(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
                 self.cursor.clear();
                 self.cursor.extend_from_slice(event.id_bytes());
@@ -165,6 +170,22 @@ impl Heard {
     /// The id of the event that showed the assistant's last message; empty before there was one.
     pub(super) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Takes what an event says about a question for consent.
+    #[inline]
+    pub(super) fn note_consent(&mut self, event: &Event) {
+        self.consent.extend(Change::of(event));
+    }
+
+    /// A question that was asked before anybody listened.
+    pub(super) fn recall_question(&mut self, question: &Change) {
+        self.consent.push(question.clone());
+    }
+
+    /// What was said about questions since the last time.
+    pub(super) fn take_consent(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.consent)
     }
 
     fn note_message(&mut self, event: &Event) {

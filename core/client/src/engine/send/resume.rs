@@ -162,6 +162,9 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        if let Some(question) = pending.log.question() {
+            self.heard.recall_question(question);
+        }
         let mut queue = StepQueue::default();
         let watch = Watch::begin(self.op, Some(pending.last), core, &mut queue, trace, now);
         let until = now.plus(core.config.resume_wait_ms);
@@ -194,7 +197,12 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        let decided_by = self.consent_until();
         let State::Following(following) = &mut self.state else { return };
+        if let Some(until) = decided_by {
+            // Nothing is logged while a person decides.
+            following.until = following.until.max(until.plus(core.config.resume_wait_ms));
+        }
         if following.until <= now {
             self.drop_now(core, now);
             self.finish(Err(unknown()), core, steps);
@@ -218,6 +226,7 @@ impl Turn {
                     if following.log.event(&event) != Part::Foreign {
                         self.events.push(Json::array([&event.json()]));
                         self.heard.recall(&event);
+                        self.heard.note_consent(&event);
                     }
                     steps.push(Step::Event(event));
                     if !matches!(following.log.standing(), Standing::Running) {
@@ -230,8 +239,9 @@ impl Turn {
                 other => steps.push(other),
             }
         }
-        if !matches!(following.log.standing(), Standing::Running) {
-            let log = following.log.clone();
+        let log = following.log.clone();
+        self.consent_moved(core, steps, now);
+        if !matches!(log.standing(), Standing::Running) {
             self.drop_now(core, now);
             self.stand(&log, None, core, steps, trace, now);
         } else if let Some(error) = failed {
