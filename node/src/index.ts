@@ -25,7 +25,7 @@
 
 export { Client, Session, type Meta, type OpenOptions, type RequestOptions, type SessionOptions } from "./session";
 export type { SessionInfo, SessionsOptions, TurnInfo, UpdateOptions } from "./info";
-export type { ClientOptions } from "./options";
+export type { Approvals, ClientOptions } from "./options";
 export type { LogRecord } from "./shell";
 export { Turn, type Handlers, type SendOptions } from "./turn";
 export { History, Subscription, type HistoryOptions, type Page, type SubscribeOptions } from "./reading";

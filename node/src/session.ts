@@ -5,7 +5,7 @@ import { ask, unexpected } from "./asking";
 import type { Message } from "./content";
 import { InvalidArgumentError } from "./errors";
 import { info, metadataOf, sessions, type SessionInfo, type SessionsOptions, type UpdateOptions } from "./info";
-import { setupOf, withHooks, type ClientOptions } from "./options";
+import { setupOf, withOptions, type Approvals, type ClientOptions } from "./options";
 import { Wanted, type OutputOptions } from "./output";
 import { History, Subscription, type HistoryOptions, type SubscribeOptions } from "./reading";
 import type { Reply } from "./reply";
@@ -27,6 +27,8 @@ export interface SessionOptions extends Handlers {
 export interface OpenOptions extends SessionOptions {
   /** What is kept with it from the beginning, an object; see {@link Session.update}. */
   metadata?: Readonly<Record<string, unknown>> | undefined;
+  /** Which tools of the service a person is asked for before they run; in place of the client's option. */
+  approvals?: Approvals | undefined;
 }
 
 /** Gives up a request. */
@@ -106,11 +108,11 @@ export class Client {
     }
   }
 
-  async #start(way: { open: object | null } | { join: string } | { observe: string } | { attach: string }, options: SessionOptions): Promise<Session> {
-    const { signal, onApproval, onSending, onReceived } = options;
+  async #start(way: { open: object | null } | { join: string } | { observe: string } | { attach: string }, options: OpenOptions): Promise<Session> {
+    const { signal, onApproval, onSending, onReceived, approvals } = options;
     const tools = new ToolSet(options.tools ?? []);
     const hooked = onSending !== undefined || onReceived !== undefined;
-    const shell = new Shell(hooked ? withHooks(this.#setup) : this.#setup);
+    const shell = new Shell(withOptions(this.#setup, { ...(hooked && { hooks: true }), ...(approvals && { approvals }) }));
     const command =
       "open" in way
         ? { open: { tools: tools.declared, metadata: way.open } }

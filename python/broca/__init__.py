@@ -9,7 +9,7 @@ of error.
 from . import _native as _native
 from . import errors
 from ._info import SessionInfo, SessionPage, TurnInfo
-from ._options import ClientOptions
+from ._options import Approvals, ClientOptions
 from ._saved import SavedSession
 from ._version import __version__
 from .aio import AsyncClient, AsyncSession, AsyncSubscription, AsyncTurn
@@ -88,6 +88,7 @@ __all__ = [
     "Approval",
     "ApprovalDeniedError",
     "ApprovalWithdrawn",
+    "Approvals",
     "AsyncClient",
     "AsyncSession",
     "AsyncSubscription",

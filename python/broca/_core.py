@@ -198,9 +198,11 @@ class StepReader:
         self._names[call] = tool_use_id
         return ToolCall(tool_use_id, name, input, key, call, self._asks, self._runs_itself(name), bool(again))
 
-    def _approval(self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int) -> Approval:
+    def _approval(
+        self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int, server_side: int
+    ) -> Approval:
         self._names[call] = tool_use_id
-        return Approval(tool_use_id, name, input, key, call, self._asks, bool(again))
+        return Approval(tool_use_id, name, input, key, call, self._asks, bool(again), bool(server_side))
 
     def _tool_cancel(self, call: int) -> ToolCancel:
         return ToolCancel(self._names.get(call, ""))

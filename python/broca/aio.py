@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from ._async_operation import Operation
-    from ._options import ClientOptions
+    from ._options import Approvals, ClientOptions
     from .tools import ToolLike
 
 T = TypeVar("T")
@@ -101,12 +101,14 @@ class AsyncClient(NotCopied):
         tools: Iterable[ToolLike] = (),
         *,
         metadata: Mapping[str, Any] | None = None,
+        approvals: Approvals | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
     ) -> AsyncSession:
         """Opens a session and registers as its driver, with these tools.
 
+        ``approvals`` says which tools of the service a person is asked for, in place of the client's option.
         ``on_approval`` decides about approvals where nobody sees the steps: in `ask` and `AsyncTurn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         ``metadata`` is kept with the session; see `AsyncSession.update`. Raises `NotOfferedError` where the service
@@ -114,7 +116,8 @@ class AsyncClient(NotCopied):
         """
         hooks = Hooks(on_approval, on_sending, on_received)
         given = ToolSet(tools, asynchronous=True)
-        return await self._attach(open_command("open", None, given, metadata), given, hooks)
+        options = self._options.asking(approvals)
+        return await self._attach(open_command("open", None, given, metadata), given, hooks, options)
 
     async def join(
         self,
@@ -227,14 +230,16 @@ class AsyncClient(NotCopied):
             )
         return loop
 
-    def _new_attached(self, *, hooks: bool) -> Attached:
-        shell = Shell(self._on_loop(), self._options, hooks=hooks)
+    def _new_attached(self, *, hooks: bool, options: Options | None = None) -> Attached:
+        shell = Shell(self._on_loop(), options or self._options, hooks=hooks)
         self._shells.add(shell)
         return Attached(shell)
 
-    async def _attach(self, command: str, tools: ToolSet, hooks: Hooks) -> AsyncSession:
+    async def _attach(
+        self, command: str, tools: ToolSet, hooks: Hooks, options: Options | None = None
+    ) -> AsyncSession:
         hooks.shown = hooks.shown or self._options.hooks
-        attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds())
+        attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds(), options=options)
         try:
             _, finished = await attached.shell.run(command)
         except BaseException:

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from ._options import ClientOptions
+    from ._options import Approvals, ClientOptions
     from .tools import ToolLike
 
 T = TypeVar("T")
@@ -105,12 +105,14 @@ class Client(NotCopied):
         tools: Iterable[ToolLike] = (),
         *,
         metadata: Mapping[str, Any] | None = None,
+        approvals: Approvals | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
     ) -> Session:
         """Opens a session and registers as its driver, with these tools.
 
+        ``approvals`` says which tools of the service a person is asked for, in place of the client's option.
         ``on_approval`` decides about approvals where nobody sees the steps: in `Session.ask` and `Turn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         ``metadata`` is kept with the session; see `Session.update`. Raises `NotOfferedError` where the service keeps
@@ -118,7 +120,8 @@ class Client(NotCopied):
         """
         hooks = Hooks(on_approval, on_sending, on_received)
         given = ToolSet(tools, asynchronous=False)
-        return self._attach("open", open_command("open", None, given, metadata), given, hooks)
+        options = self._options.asking(approvals)
+        return self._attach("open", open_command("open", None, given, metadata), given, hooks, options)
 
     def join(
         self,
@@ -206,16 +209,18 @@ class Client(NotCopied):
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
-    def _driver(self, *, hooks: bool) -> Driver:
+    def _driver(self, *, hooks: bool, options: Options | None = None) -> Driver:
         Process.check(self._forks)
         if self._closed:
             raise ClosedError("the client is closed")
-        driver = Driver(self._options, hooks=hooks)
+        driver = Driver(options or self._options, hooks=hooks)
         self._drivers.add(driver)
         return driver
 
-    def _attach(self, way: str, command: str, tools: ToolSet, hooks: Hooks) -> Session:
-        driver = self._driver(hooks=hooks.wanted() or tracing.traces_rounds())
+    def _attach(
+        self, way: str, command: str, tools: ToolSet, hooks: Hooks, options: Options | None = None
+    ) -> Session:
+        driver = self._driver(hooks=hooks.wanted() or tracing.traces_rounds(), options=options)
         try:
             _, finished = run(driver, command, f"Client.{way}")
         except BaseException:
