@@ -48,8 +48,13 @@ export interface ClientOptions {
    * outcome is unknown; 0: it is not looked for. Default 120 s.
    */
   recoveryTimeoutMs?: number | undefined;
-  /** As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s. */
+  /**
+   * As long as the service cannot be reached for that, it is tried again for at most this time; and for as long without news for
+   * events that a slow program has left in the log (`stepBufferBytes`). Default 10 s.
+   */
   reachTimeoutMs?: number | undefined;
+  /** What the log holds already of such a turn must begin to come within this time once it is read. Default 2 s. */
+  replayTimeoutMs?: number | undefined;
   /** Time for an answer to a cancel before the stream is dropped. Default 5 s. */
   cancelTimeoutMs?: number | undefined;
   /** A turn that another program left and that still runs is given up after this time without an event. Default 5 min. */
@@ -64,7 +69,7 @@ export interface ClientOptions {
   maxConnections?: number | undefined;
   /** Bytes of steps that wait for the application before display pieces are dropped, with a gap. Default 1 MiB. */
   deltaBufferBytes?: number | undefined;
-  /** Bytes of steps that wait for the application before the socket is left unread. Default 64 MiB. */
+  /** Bytes of steps that wait for the application before events are left in the log and read from there later. Default 64 MiB. */
   stepBufferBytes?: number | undefined;
   /**
    * How long a paused turn is held at most while its tools run or a person decides, where the service can; 0: pauses are not

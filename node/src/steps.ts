@@ -128,8 +128,9 @@ export class DisplayReset extends Shown {
 
 /**
  * Something was lost. `reason`: `deltas` (`count` of them), `line` (one of `count` bytes where `limit` are allowed: raise
- * maxLineBytes), `cursor` (`cursor` is unknown to the service and its log begins again), `unseen` (whatever happened while
- * the stream was away), or a word of a newer version.
+ * maxLineBytes), `cursor` (`cursor` is unknown to the service and its log begins again), `unseen` (events, nobody knows how
+ * many: whatever happened while the stream was away, or what a slow program had left in the log and the log could not be had),
+ * or a word of a newer version.
  */
 export class Gap extends Shown {
   get kind(): "gap" {

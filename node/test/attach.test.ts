@@ -134,7 +134,7 @@ test("budgets of a turn and of a session end what goes over them", async () => {
 });
 
 test("every option about holding, recovery and resuming is one of the engine's", () => {
-  const options = { holdMs: 0, recoveryTimeoutMs: 1, reachTimeoutMs: 1, resumeWaitMs: 1, silenceIntervals: 0, replyBytes: 1 };
+  const options = { holdMs: 0, recoveryTimeoutMs: 1, reachTimeoutMs: 1, replayTimeoutMs: 1, resumeWaitMs: 1, silenceIntervals: 0, replyBytes: 1 };
   assert.ok(new Client(service.url, { key: "k", ...options }) instanceof Client);
   assert.throws(() => new Client(service.url, { key: "k", holdMs: -1 }), InvalidArgumentError);
 });

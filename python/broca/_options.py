@@ -60,7 +60,10 @@ class ClientOptions(TypedDict, total=False):
     """A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
     up, and its outcome is unknown; 0: it is not looked for. Default 120 s."""
     reach_timeout_ms: int
-    """As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s."""
+    """As long as the service cannot be reached for that, it is tried again for at most this time; and for as long without
+    news for events that a slow program has left in the log (``step_buffer_bytes``). Default 10 s."""
+    replay_timeout_ms: int
+    """What the log holds already of such a turn must begin to come within this time once it is read. Default 2 s."""
     cancel_timeout_ms: int
     """Time for an answer to a cancel before the stream is dropped. Default 5 s."""
     resume_wait_ms: int
@@ -77,7 +80,7 @@ class ClientOptions(TypedDict, total=False):
     delta_buffer_bytes: int
     """Bytes of steps that wait before display deltas are dropped, with a ``Gap``. Default 1 MiB."""
     step_buffer_bytes: int
-    """Bytes of steps that wait before the socket is left unread. Default 64 MiB."""
+    """Bytes of steps that wait before events are left in the log and read from there later. Default 64 MiB."""
     hold_ms: int
     """How long a paused turn is held at most while its tools run or a person decides, where the service can; it has a
     bound of its own. 0: not at all, and what is open at the service's deadline has failed. Default 24 h."""

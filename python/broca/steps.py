@@ -138,8 +138,8 @@ class Gap:
 
     ``reason``: ``deltas`` (``count`` pieces of display; the message comes whole), ``line`` (one line of ``count``
     bytes where ``limit`` are allowed: raise ``max_line_bytes``), ``cursor`` (the service does not know ``cursor`` and
-    begins at the start of its log), ``unseen`` (whatever happened while the stream was away). ``after``: the place in
-    the log.
+    begins at the start of its log), ``unseen`` (events, nobody knows how many: whatever happened while the stream was
+    away, or what a slow program had left in the log and the log could not be had). ``after``: the place in the log.
     """
 
     reason: Literal["deltas", "line", "cursor", "unseen", "unknown"]

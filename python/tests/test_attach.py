@@ -288,6 +288,7 @@ def test_a_settled_call_names_its_tool(server: Server) -> None:
 
 OPTIONS = [
     "silence_intervals", "reply_bytes", "recovery_timeout_ms", "reach_timeout_ms", "resume_wait_ms", "hold_ms",
+    "replay_timeout_ms",
     "turn_rounds", "turn_tokens", "turn_tool_calls", "session_rounds", "session_tokens", "session_tool_calls",
 ]  # fmt: skip
 

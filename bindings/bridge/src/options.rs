@@ -34,6 +34,7 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.reply_bytes, options.reply_bytes);
     set(&mut config.recovery_timeout_ms, options.recovery_timeout_ms);
     set(&mut config.reach_timeout_ms, options.reach_timeout_ms);
+    set(&mut config.replay_timeout_ms, options.replay_timeout_ms);
     set(&mut config.cancel_timeout_ms, options.cancel_timeout_ms);
     set(&mut config.resume_wait_ms, options.resume_wait_ms);
     set(&mut config.eyeballs_delay_ms, options.eyeballs_delay_ms);
@@ -89,6 +90,7 @@ struct Options {
     reply_bytes: Option<usize>,
     recovery_timeout_ms: Option<u64>,
     reach_timeout_ms: Option<u64>,
+    replay_timeout_ms: Option<u64>,
     cancel_timeout_ms: Option<u64>,
     resume_wait_ms: Option<u64>,
     eyeballs_delay_ms: Option<u64>,

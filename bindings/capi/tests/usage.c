@@ -251,7 +251,7 @@ static void options_are_checked_by_name_and_keys_are_not_repeated(void) {
     OK(broca_options_set_number(options, TEXT("max_connections"), 2, err));
     const char *limits[] = {"hold_ms",        "resume_wait_ms", "turn_rounds",        "turn_tokens", "turn_tool_calls",
                             "session_rounds", "session_tokens", "session_tool_calls", "reply_bytes", "recovery_timeout_ms",
-                            "reach_timeout_ms"};
+                            "reach_timeout_ms", "replay_timeout_ms"};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         OK(broca_options_set_number(options, TEXT(limits[i]), 5, err));
     }

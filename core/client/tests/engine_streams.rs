@@ -46,6 +46,11 @@ fn event_of(bytes: usize, id: usize) -> String {
     event(&format!("e{id}"), "x.y", &format!("{{\"t\":\"{}\"}}", "p".repeat(bytes)))
 }
 
+/// A line that the log does not have.
+fn odd_line(bytes: usize) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"x.y","params":"{}"}}"#, "p".repeat(bytes))
+}
+
 #[test]
 fn events_and_deltas_arrive_while_the_stream_runs() {
     let mut host = host(|_| ());
@@ -299,7 +304,7 @@ fn reading_stops_at_the_bound_and_goes_on_below_it() {
     host.pull = 0;
     let conn = begin(&mut host);
     let request = host.requests.last().unwrap().clone();
-    lines(&mut host, conn, (0..40).map(|i| event_of(1_000, i)));
+    lines(&mut host, conn, (0..40).map(|_| odd_line(1_000)));
     assert!(host.is_paused(conn));
     // A silence of ours is not the peer's.
     host.advance(600_000);
@@ -314,7 +319,8 @@ fn reading_stops_at_the_bound_and_goes_on_below_it() {
         assert!(rounds < 100, "{:?}", host.said(2).len());
     }
     assert!(rounds > 2);
-    assert_eq!(host.event_ids(2).len(), 40);
+    let odd = host.said(2).iter().filter(|step| matches!(step, Step::Notification { .. }));
+    assert_eq!(odd.count(), 40);
 }
 
 #[test]
@@ -324,14 +330,14 @@ fn an_answer_that_is_whole_needs_no_reading_to_end() {
     let conn = begin(&mut host);
     let request = host.requests.last().unwrap().clone();
     let mut at_once = Vec::new();
-    for text in [event_of(5_000, 1), event_of(5_000, 2), reply(&request, "hi")] {
+    for text in [odd_line(5_000), odd_line(5_000), reply(&request, "hi")] {
         let Act::Send(bytes) = line(&text) else { panic!() };
         at_once.extend(bytes);
     }
     host.act(conn, Act::Send(at_once));
     host.advance(1_000);
     host.pull_all(2);
-    assert_eq!(host.event_ids(2), ["e1", "e2"]);
+    assert_eq!(host.said(2).len(), 5, "{:?}", host.said(2));
     assert!(matches!(host.outcome(2), Some(Ok(_))), "{:?}", host.said(2));
 }
 

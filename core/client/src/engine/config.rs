@@ -44,8 +44,12 @@ pub struct Config {
     /// A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
     /// up, and its outcome is unknown; 0: it is not looked for. Default 120 s.
     pub recovery_timeout_ms: u64,
-    /// As long as the service cannot be reached for that, it is tried again for at most this time. Default 10 s.
+    /// As long as the service cannot be reached for that, it is tried again for at most this time; and for as long without
+    /// news for events that a slow application has left in the log (`step_buffer_bytes`). Default 10 s.
     pub reach_timeout_ms: u64,
+    /// What the log holds already of such a turn must begin to come within this time once it is read, so that the turn is not
+    /// given up before; and within it of a turn that the service says it has broken off. Default 2 s.
+    pub replay_timeout_ms: u64,
     /// Time for an answer to `session.cancel` before the stream is dropped. Default 5 s.
     pub cancel_timeout_ms: u64,
     /// A turn that was left by another program and still runs is given up after this time without an event. Default 5 min.
@@ -60,8 +64,10 @@ pub struct Config {
     pub max_connections: usize,
     /// Bytes of steps that wait for the application before display deltas are dropped (with a Gap). Default 1 MiB.
     pub delta_buffer_bytes: usize,
-    /// Bytes of steps that wait for the application before the stream of a subscription is given up until few enough wait, and
-    /// is read on from the log then; the stream of a turn is left unread meanwhile. Default 64 MiB.
+    /// Bytes of steps that wait for the application before events are left in the log, to be read from there when half of them
+    /// are taken: the stream of a subscription is given up until then, that of a turn is read on for its outcome. As many may
+    /// wait behind what a turn has left in the log, such as calls of tools; a stream that brings more is left unread.
+    /// Default 64 MiB.
     pub step_buffer_bytes: usize,
     /// How long a paused turn is held at most while its tools run or a person decides, where the service can; it has a bound
     /// of its own (`max_hold_ms`). `None`: pauses are not held, and what is open at the service's deadline has failed.
@@ -106,6 +112,7 @@ impl Config {
             reply_bytes: 64 * 1024 * 1024,
             recovery_timeout_ms: 120_000,
             reach_timeout_ms: 10_000,
+            replay_timeout_ms: 2_000,
             cancel_timeout_ms: 5_000,
             resume_wait_ms: 300_000,
             eyeballs_delay_ms: 250,

@@ -1,8 +1,8 @@
 //! What is remembered of a session beside what every operation needs: for saving it, and for going on with one that
 //! was saved.
 
+use super::queue::StepQueue;
 use super::session::Core;
-use super::step::StepQueue;
 use broca_proto::session::budget::Spent;
 use broca_proto::session::content::{Block, Message};
 use broca_proto::session::event::Event;

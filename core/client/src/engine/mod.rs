@@ -14,12 +14,14 @@
 mod address;
 mod answer;
 mod attach;
+mod catch_up;
 mod command;
 mod config;
 mod effect;
 mod memory;
 mod net;
 mod ops;
+mod queue;
 mod send;
 mod session;
 mod step;
@@ -300,7 +302,7 @@ impl Engine {
         }
         self.collect_effects();
         self.set_timer();
-        let busy = self.ops.values().any(|op| !op.steps.is_finished());
+        let busy = self.ops.values().any(Op::is_busy);
         if busy != self.busy {
             self.busy = busy;
             self.effects.push_back(Effect::Busy(busy));

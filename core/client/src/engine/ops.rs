@@ -2,12 +2,14 @@
 
 use super::answer::{Progress, Rest, Rpc};
 use super::attach::Attach;
+use super::catch_up::CatchUp;
 use super::command::{Answer, Command, Trace};
 use super::effect::{CallId, OpId};
 use super::net::{ExchangeId, NetEvent};
+use super::queue::StepQueue;
 use super::send::Turn;
-use super::session::{Core, RestCall, escape_into, no_metadata, session_path};
-use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Status, Step, StepQueue};
+use super::session::{Core, RestCall, escape_into, not_offered, session_path};
+use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Status, Step};
 use super::subscribe::Watch;
 use broca_proto::session::display::{self, DisplayEvent};
 use broca_proto::session::event::Event;
@@ -29,6 +31,8 @@ pub(crate) struct Op {
     pub(crate) is_turn: bool,
     /// Too many steps wait: its stream is not read.
     unread: bool,
+    /// Reads from the log what was missed while too many steps waited.
+    catch_up: CatchUp,
 }
 
 /// What an operation is doing.
@@ -124,7 +128,15 @@ impl Op {
     pub(crate) fn new(id: OpId, command: Command, trace: Trace) -> Self {
         let is_turn = matches!(command, Command::Send { .. } | Command::Resume);
         let work = Work::Begin(command);
-        Self { id, trace, steps: StepQueue::default(), work, is_turn, unread: false }
+        Self {
+            id,
+            trace,
+            steps: StepQueue::default(),
+            work,
+            is_turn,
+            unread: false,
+            catch_up: CatchUp::default(),
+        }
     }
 
     /// Begins what the command asks for.
@@ -230,6 +242,11 @@ impl Op {
         event: NetEvent,
         now: Time,
     ) {
+        if self.catch_up.has(exchange) {
+            let Self { catch_up, steps, trace, .. } = self;
+            catch_up.network(exchange, event, core, steps, trace, now);
+            return;
+        }
         match &mut self.work {
             Work::Turn(turn) => {
                 turn.network(exchange, event, core, &mut self.steps, &self.trace, now);
@@ -251,7 +268,8 @@ impl Op {
 
     /// The application has taken steps: reading goes on when few enough wait.
     pub(crate) fn relieve(&mut self, core: &mut Core) {
-        if self.unread && self.steps.bytes() <= core.config.step_buffer_bytes / 2 {
+        let room = core.config.step_buffer_bytes / 2;
+        if self.unread && self.waiting() <= room {
             self.unread = false;
             if let Work::Watch(watch) = &mut self.work {
                 watch.come_back(core, &mut self.steps);
@@ -260,6 +278,22 @@ impl Op {
                 core.net.pause(exchange, false);
             }
         }
+        if self.steps.bytes() <= room {
+            self.catch_up.wake(core, &self.steps);
+        }
+    }
+
+    /// Bytes of the steps that only the application can make fewer. For the events of a turn the log is there.
+    fn waiting(&self) -> usize {
+        match &self.work {
+            Work::Turn(turn) if turn.reads_on() => self.steps.later_bytes(),
+            _ => self.steps.bytes(),
+        }
+    }
+
+    /// Whether the process must not end for lack of anything to do.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.steps.is_finished() || self.steps.missed().is_some()
     }
 
     /// The exchange from which steps come without bound.
@@ -277,18 +311,22 @@ impl Op {
             Work::Watch(watch) => watch.timeout(core, &mut self.steps, &self.trace, now),
             _ => {}
         }
+        self.catch_up.timeout(self.id, core, &mut self.steps, &self.trace, now);
         self.after(core, now);
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        match &self.work {
+        let work = match &self.work {
             Work::Turn(turn) => turn.poll_timeout(),
             Work::Watch(watch) => watch.poll_timeout(),
             _ => None,
-        }
+        };
+        work.into_iter().chain(self.catch_up.poll_timeout()).min()
     }
 
+    /// Ends the operation early. What the application has missed is not waited for.
     pub(crate) fn cancel(&mut self, core: &mut Core, now: Time) {
+        self.catch_up.give_up(core, &mut self.steps, now);
         match &mut self.work {
             Work::Turn(turn) => turn.cancel(core, &mut self.steps, &self.trace, now),
             Work::Over => {}
@@ -346,6 +384,7 @@ impl Op {
                 core.net.abort(attach.exchange(), now);
             }
             Work::Turn(mut turn) => {
+                self.catch_up.give_up(core, &mut self.steps, now);
                 turn.stop_calls(&mut self.steps, now);
                 turn.settle_accounts(core);
                 turn.drop_now(core, now);
@@ -367,7 +406,7 @@ impl Op {
             }
             return;
         }
-        self.unread |= self.steps.bytes() > core.config.step_buffer_bytes;
+        self.unread |= self.waiting() > core.config.step_buffer_bytes;
         if self.unread {
             if let Work::Watch(watch) = &mut self.work
                 && watch.leave(core, now)
@@ -679,7 +718,7 @@ pub(crate) fn show(
                     (DeltaKind::ToolInput, tool_call_id, delta)
                 }
                 DisplayEvent::Gap { dropped } => {
-                    steps.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
+                    steps.push_shed(dropped, after);
                     return;
                 }
                 DisplayEvent::Reset => (DeltaKind::Reset, String::new(), String::new()),

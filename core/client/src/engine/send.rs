@@ -13,8 +13,9 @@ use super::answer::{Progress, Rpc};
 use super::command::{Answer, Trace};
 use super::effect::{CallId, LogLevel, OpId};
 use super::net::{ExchangeId, NetEvent};
+use super::queue::StepQueue;
 use super::session::Core;
-use super::step::{Outcome, Reply, Status, Step, StepQueue, ToolCall, warning};
+use super::step::{Outcome, Reply, Status, Step, ToolCall, warning};
 use broca_proto::session::content::{Block, Content, Message, Role, ToolUse};
 use broca_proto::session::exchange::WarningClass;
 use broca_proto::session::method::{Method, SendMessage, SendMessageResult};
@@ -145,7 +146,7 @@ impl Turn {
             first: message,
             left: None,
             registered_again: false,
-            heard: Heard::new(core.config.delta_buffer_bytes),
+            heard: Heard::new(&core.config),
             events: Vec::new(),
             hold: None,
             tool_calls: 0,
@@ -331,6 +332,12 @@ impl Turn {
         }
     }
 
+    /// Whether its stream is read however much waits: the log keeps what the application does not take. Not before there
+    /// was an event to read on from.
+    pub(crate) fn reads_on(&self) -> bool {
+        !matches!(self.state, State::Following(_)) && self.heard.has_events()
+    }
+
     /// Tells the application to stop what it runs for this turn: the turn ends at once.
     pub(crate) fn stop_calls(&mut self, steps: &mut StepQueue, now: Time) {
         self.calls.abandon(now);
@@ -388,11 +395,11 @@ impl Turn {
         now: Time,
     ) {
         let message_id = core.features().message_id.then(|| core.message_id());
-        let params = SendMessage { message, message_id }.to_json();
         if core.features().lean_result {
             self.heard.keep_carried(core.config.reply_bytes);
         }
-        self.heard.begin_round();
+        self.heard.begin_round(&message);
+        let params = SendMessage { message, message_id }.to_json();
         self.leave(Left { params, trace: own }, core, trace, now);
     }
 

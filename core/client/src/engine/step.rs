@@ -12,7 +12,6 @@ use broca_proto::session::rest::{Meta, Participants};
 use broca_proto::session::saved::SavedSession;
 use broca_proto::session::turn::ToolOutcome;
 use broca_proto::{Error, ErrorKind, Json};
-use std::collections::VecDeque;
 use std::fmt;
 
 /// One step of an operation.
@@ -83,7 +82,7 @@ pub enum Step {
 
 impl Step {
     /// What a step counts beside its texts.
-    const OVERHEAD: usize = 128;
+    pub(crate) const OVERHEAD: usize = 128;
 
     /// About how many bytes the step holds, for bounding what waits.
     #[must_use]
@@ -156,8 +155,9 @@ pub enum Lost {
     },
     /// The service does not know the cursor; it begins again at the start of its log.
     Cursor(Cursor),
-    /// Whatever happened while the stream was away: no event had come yet from which it could be
-    /// read on. A subscription that names a cursor never has this gap.
+    /// Events, nobody knows how many. What happened while the stream of a subscription was away, when no event had come yet
+    /// from which it could be read on; one that names a cursor never has this gap. Of a turn: what a slow application had left
+    /// in the log, and the log could not be had in time or was not waited for.
     Unseen,
 }
 
@@ -280,182 +280,6 @@ pub struct HistoryPage {
     pub events: Vec<Event>,
     /// Where the next page begins; nothing at the end.
     pub next: Option<String>,
-}
-
-/// So many warnings of one class are reported each; after that only each doubling of their number.
-const EACH_WARNING: u64 = 32;
-
-/// Steps of one operation that wait for the application.
-#[derive(Debug, Default)]
-pub(crate) struct StepQueue {
-    /// Warnings so far, by class.
-    warned: Vec<(WarningClass, u64)>,
-    steps: VecDeque<Step>,
-    bytes: usize,
-    /// How many of them are deltas that may be shed.
-    deltas: usize,
-    /// How many were taken so far, and where the gap stands that counts shed deltas: its number
-    /// among all steps.
-    taken: u64,
-    gap: Option<u64>,
-    /// The application has been told that steps wait, and has not taken them all since.
-    announced: bool,
-    finished: bool,
-    /// The id of the last event that was taken; its buffer is used again.
-    last_event: String,
-}
-
-impl StepQueue {
-    /// Adds a step. Nothing is added after `Finished`.
-    pub(crate) fn push(&mut self, step: Step) {
-        if self.finished {
-            return;
-        }
-        self.finished = matches!(step, Step::Finished(_));
-        self.deltas += usize::from(is_piece(&step));
-        self.bytes += step.bytes();
-        self.steps.push_back(step);
-    }
-
-    /// Adds a warning. A peer that gives cause for very many is reported ever more rarely, with the count.
-    pub(crate) fn push_warning(&mut self, mut warning: Warning) {
-        let known = self.warned.iter_mut().find(|(class, _)| *class == warning.class);
-        let count = match known {
-            Some((_, count)) => {
-                *count += 1;
-                *count
-            }
-            None => {
-                self.warned.push((warning.class, 1));
-                1
-            }
-        };
-        if count > EACH_WARNING && !count.is_power_of_two() {
-            return;
-        }
-        if count > EACH_WARNING {
-            warning.message.push_str(&format!("; {count} such lines so far"));
-        }
-        self.push(Step::Warning(warning));
-    }
-
-    /// Adds a delta. When too many bytes wait, all deltas among them are dropped, and this one: they
-    /// become one gap. That everything shown so far is void is never dropped.
-    pub(crate) fn push_delta(
-        &mut self,
-        delta: Delta,
-        limit: usize,
-        after: impl FnOnce() -> Cursor,
-    ) {
-        if self.bytes <= limit {
-            self.push(Step::Delta(delta));
-            return;
-        }
-        let void = delta.kind == DeltaKind::Reset;
-        self.shed(u64::from(!void), after);
-        let last_is_void =
-            matches!(self.steps.back(), Some(Step::Delta(d)) if d.kind == DeltaKind::Reset);
-        if void && !last_is_void {
-            self.push(Step::Delta(delta));
-        }
-    }
-
-    /// Drops the deltas that wait and counts them, and `more`, in the gap.
-    fn shed(&mut self, more: u64, after: impl FnOnce() -> Cursor) {
-        let mut dropped = more;
-        if self.deltas > 0 {
-            let mut kept = VecDeque::with_capacity(self.steps.len());
-            let mut gap = None;
-            self.deltas = 0;
-            for (number, step) in (self.taken..).zip(self.steps.drain(..)) {
-                if is_piece(&step) {
-                    dropped += 1;
-                    continue;
-                }
-                if self.gap == Some(number) {
-                    gap = Some(self.taken + kept.len() as u64);
-                }
-                kept.push_back(step);
-            }
-            self.steps = kept;
-            self.gap = gap;
-            self.bytes = self.steps.iter().map(Step::bytes).sum();
-        }
-        if dropped == 0 {
-            return;
-        }
-        let place = self.gap.and_then(|gap| usize::try_from(gap.checked_sub(self.taken)?).ok());
-        match place.and_then(|place| self.steps.get_mut(place)) {
-            Some(Step::Gap(Gap { lost: Lost::Deltas(n), .. })) => *n += dropped,
-            _ => {
-                self.gap = Some(self.taken + self.steps.len() as u64);
-                self.push(Step::Gap(Gap { lost: Lost::Deltas(dropped), after: after() }));
-            }
-        }
-    }
-
-    /// Takes steps of about `max_bytes`, at least one if any waits.
-    pub(crate) fn take(&mut self, max_bytes: usize, out: &mut Vec<Step>) {
-        let (mut taken, before) = (0, out.len());
-        // Each step counts for this many bytes at least.
-        out.reserve(self.steps.len().min(max_bytes / Step::OVERHEAD));
-        while taken < max_bytes.max(1) {
-            let Some(step) = self.steps.pop_front() else { break };
-            taken += step.bytes();
-            self.taken += 1;
-            self.deltas -= usize::from(is_piece(&step));
-            out.push(step);
-        }
-        let last = out[before..].iter().rev().find_map(|step| match step {
-            Step::Event(event) => Some(event.id()),
-            _ => None,
-        });
-        if let Some(id) = last {
-            self.last_event.clear();
-            self.last_event.push_str(id);
-        }
-        self.bytes -= taken.min(self.bytes);
-        // What is left is announced again, so that whoever takes once for each announcement gets all.
-        self.announced = false;
-        if self.steps.is_empty() {
-            self.bytes = 0;
-        }
-    }
-
-    /// Whether steps wait that the application was not told about; counts as told from now on.
-    pub(crate) fn announce(&mut self) -> bool {
-        let news = !self.steps.is_empty() && !self.announced;
-        self.announced |= news;
-        news
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The last event that was taken, if any was.
-    pub(crate) fn last_event_id(&self) -> Option<&str> {
-        (!self.last_event.is_empty()).then_some(self.last_event.as_str())
-    }
-
-    /// Whether the reply waits to be taken.
-    pub(crate) fn holds_reply(&self) -> bool {
-        self.steps.iter().any(|step| matches!(step, Step::Done(_)))
-    }
-
-    pub(crate) fn is_finished(&self) -> bool {
-        self.finished
-    }
-
-    /// Whether everything, `Finished` included, was taken.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.finished && self.steps.is_empty()
-    }
-}
-
-/// Whether the step is a delta that may be shed: anything but the news that all before it is void.
-fn is_piece(step: &Step) -> bool {
-    matches!(step, Step::Delta(delta) if delta.kind != DeltaKind::Reset)
 }
 
 /// A warning step.

@@ -5,8 +5,9 @@ use super::command::Trace;
 use super::effect::{LogLevel, OpId};
 use super::net::{ExchangeId, NetEvent};
 use super::ops::show;
+use super::queue::StepQueue;
 use super::session::Core;
-use super::step::{Gap, Lost, Outcome, Status, Step, StepQueue};
+use super::step::{Gap, Lost, Outcome, Status, Step};
 use crate::http1;
 use broca_proto::session::exchange::{BodyEnd, Item};
 use broca_proto::session::ids::Cursor;
@@ -151,6 +152,11 @@ impl Watch {
             self.waited = true;
         }
         true
+    }
+
+    /// Whether it has given its stream up for an application that is behind.
+    pub(crate) fn is_away(&self) -> bool {
+        self.left.is_some()
     }
 
     /// Few enough steps wait again.

@@ -201,7 +201,12 @@ impl Host {
 
     /// Pulls everything that waits for `op`.
     pub(crate) fn pull_all(&mut self, op: u64) {
-        self.take_steps(OpId(op), usize::MAX);
+        self.pull_some(op, usize::MAX);
+    }
+
+    /// Pulls about so many bytes of what waits for `op`.
+    pub(crate) fn pull_some(&mut self, op: u64, bytes: usize) {
+        self.take_steps(OpId(op), bytes);
         self.effects_out();
     }
 

@@ -8,6 +8,7 @@ use super::event::{Event, EventType};
 use super::payload::ErrorReason;
 use crate::Json;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// What an event says about the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,10 +33,41 @@ pub enum Told {
     TooLate,
 }
 
+/// What a request has said itself. Its own stream leaves these events out; the log and every other reader has them.
+#[derive(Debug, Clone, Default)]
+pub struct Said {
+    /// The calls whose results it brings.
+    results: Arc<[String]>,
+}
+
+impl Said {
+    /// What this message says.
+    #[must_use]
+    pub fn of(message: &Message) -> Self {
+        let results = message.content.blocks().iter().filter_map(Block::tool_result);
+        Self { results: results.map(|result| result.tool_use_id.clone()).collect() }
+    }
+
+    /// Whether an event of the request's turn only shows what the request has said.
+    #[must_use]
+    pub fn shows(&self, event: &Event) -> bool {
+        event.is(&EventType::ClientMessageSend) || self.shows_result(event)
+    }
+
+    fn shows_result(&self, event: &Event) -> bool {
+        if !event.is(&EventType::ToolResult) {
+            return false;
+        }
+        let id = event.payload().member("tool_use_id").and_then(|id| id.to_text());
+        id.is_some_and(|id| self.results.contains(&id))
+    }
+}
+
 /// Looks for one request in a log, and then for its end.
 #[derive(Debug)]
 pub struct Trail {
     sought: Sought,
+    said: Said,
     /// The client key that sends, when it is known.
     own_key: Option<String>,
     began: bool,
@@ -59,8 +91,9 @@ impl Trail {
         let message = params.member("message").unwrap_or_default();
         let content = message.member("content").unwrap_or_default();
         let (results, rest) = apart(&Content::read(&content));
+        let said = Said { results: results.iter().map(|(id, _)| id.clone()).collect() };
         let message_id = params.member("message_id").and_then(|id| id.to_text());
-        Self { sought: Sought { message_id, results, rest }, own_key, began: false }
+        Self { said, sought: Sought { message_id, results, rest }, own_key, began: false }
     }
 
     /// The request is known to have arrived before the events that follow.
@@ -77,8 +110,7 @@ impl Trail {
     /// Whether an event only shows what the request itself has said.
     #[must_use]
     pub fn is_said(&self, event: &Event) -> bool {
-        event.is(&EventType::ClientMessageSend)
-            || (event.is(&EventType::ToolResult) && self.is_own_result(event))
+        self.said.shows(event)
     }
 
     /// The next event of the log.
@@ -93,7 +125,7 @@ impl Trail {
             }
             _ if event.type_name() == EventType::METADATA_UPDATED => Told::Other,
             _ if event.type_name() == EventType::TURN_CANCELLED => self.cancelled(),
-            EventType::ToolResult if self.began && self.is_own_result(event) => Told::Own,
+            _ if self.began && self.said.shows_result(event) => Told::Own,
             _ if self.began => Told::Part,
             _ => Told::Other,
         }
@@ -127,12 +159,6 @@ impl Trail {
         self.sought.results.iter().all(|ours| results.contains(ours))
             && rest.ends_with(&self.sought.rest)
             && !(self.sought.results.is_empty() && self.sought.rest.is_empty())
-    }
-
-    /// Whether the event shows a result that the request brought.
-    fn is_own_result(&self, event: &Event) -> bool {
-        let id = event.payload().member("tool_use_id").and_then(|id| id.to_text());
-        id.is_some_and(|id| self.sought.results.iter().any(|(ours, _)| *ours == id))
     }
 
     /// Whether the request goes on with a paused turn: it holds nothing but results.

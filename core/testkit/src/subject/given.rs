@@ -38,6 +38,7 @@ pub fn options_json(config: &Config) -> String {
         "reply_bytes": config.reply_bytes,
         "recovery_timeout_ms": config.recovery_timeout_ms,
         "reach_timeout_ms": config.reach_timeout_ms,
+        "replay_timeout_ms": config.replay_timeout_ms,
         "cancel_timeout_ms": config.cancel_timeout_ms,
         "resume_wait_ms": config.resume_wait_ms,
         "eyeballs_delay_ms": config.eyeballs_delay_ms,

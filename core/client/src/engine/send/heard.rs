@@ -1,16 +1,20 @@
 //! What the stream of a turn says on the way: steps for the application, failures, tokens.
 
+use crate::engine::config::Config;
 use crate::engine::ops::show;
-use crate::engine::step::{Delta, Step, StepQueue};
+use crate::engine::queue::StepQueue;
+use crate::engine::step::{Delta, Step};
 use broca_proto::json::ArrayWriter;
 use broca_proto::session::approval::Change;
 use broca_proto::session::budget::Meter;
+use broca_proto::session::content::Message;
 use broca_proto::session::event::{Event, EventType};
 use broca_proto::session::exchange::Item;
 use broca_proto::session::ids::{Cursor, KeyId};
 use broca_proto::session::method::SendMessageResult;
 use broca_proto::session::payload::ErrorReason;
 use broca_proto::session::seen::Seen;
+use broca_proto::session::trail::Said;
 use broca_proto::{Error, ErrorKind, Json};
 
 /// What the events of a turn have said so far.
@@ -36,11 +40,14 @@ pub(super) struct Heard {
     consent: Vec<Change>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
+    /// What the request under way has said.
+    said: Said,
     delta_limit: usize,
+    event_limit: usize,
 }
 
 impl Heard {
-    pub(super) fn new(delta_limit: usize) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         Self {
             cursor: Vec::new(),
             start: Vec::new(),
@@ -54,7 +61,9 @@ impl Heard {
             carried: None,
             consent: Vec::new(),
             missed: false,
-            delta_limit,
+            said: Said::default(),
+            delta_limit: config.delta_buffer_bytes,
+            event_limit: config.step_buffer_bytes,
         }
     }
 
@@ -69,12 +78,19 @@ impl Heard {
                 self.note_message(&event);
                 self.note_consent(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
-                self.cursor.clear();
-                self.cursor.extend_from_slice(event.id_bytes());
                 if let Some(carried) = &mut self.carried {
                     carried.add(&event);
                 }
-                steps.push(Step::Event(event));
+                // Not before there was one to read on from.
+                let missed = steps.is_full(self.event_limit) && !self.cursor.is_empty();
+                if missed {
+                    steps.miss(event.id_bytes(), || cursor(&self.cursor), &self.said);
+                }
+                self.cursor.clear();
+                self.cursor.extend_from_slice(event.id_bytes());
+                if !missed {
+                    steps.push(Step::Event(event));
+                }
             }
             other => {
                 self.missed |= matches!(other, Item::Oversized { .. });
@@ -109,8 +125,9 @@ impl Heard {
         }
     }
 
-    /// A request is about to leave.
-    pub(super) fn begin_round(&mut self) {
+    /// A request with this message is about to leave.
+    pub(super) fn begin_round(&mut self, message: &Message) {
+        self.said = Said::of(message);
         self.start.clear();
         self.start.extend_from_slice(&self.cursor);
         self.answer = None;
@@ -218,7 +235,7 @@ impl Carried {
             return;
         }
         let mut whole = ArrayWriter::default();
-        let carried = std::mem::take(&mut self.events).finish();
+        let carried = self.take();
         for events in [&result.events, &carried] {
             events.elements().into_iter().flatten().for_each(|event| whole.push(&event));
         }
@@ -238,6 +255,11 @@ impl Carried {
 
     pub(super) fn clear(&mut self) {
         self.events.clear();
+    }
+
+    /// What was carried, as an array.
+    pub(super) fn take(&mut self) -> Json {
+        std::mem::take(&mut self.events).finish()
     }
 }
 

@@ -5,8 +5,8 @@ use crate::engine::answer::{Progress, Rpc};
 use crate::engine::command::Trace;
 use crate::engine::effect::LogLevel;
 use crate::engine::net::NetEvent;
+use crate::engine::queue::StepQueue;
 use crate::engine::session::Core;
-use crate::engine::step::StepQueue;
 use broca_proto::session::method::{HoldResult, Method};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
 

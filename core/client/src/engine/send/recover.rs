@@ -1,14 +1,16 @@
 //! How a turn survives its stream (guarantee 7): the log is followed from before the request, what the
 //! stream did not bring is delivered, and the outcome is taken from what the log says.
 
+use super::heard::Carried;
 use super::resend::{Heard, Resend, may_pass};
 use super::{State, Turn};
 use crate::engine::answer::Rpc;
 use crate::engine::command::Trace;
 use crate::engine::effect::LogLevel;
 use crate::engine::net::{ExchangeId, NetEvent};
+use crate::engine::queue::StepQueue;
 use crate::engine::session::Core;
-use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
+use crate::engine::step::{Gap, Lost, Status, Step};
 use crate::engine::subscribe::Watch;
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Item;
@@ -33,18 +35,17 @@ pub(super) struct Recovery {
     found: StepQueue,
     /// Everything up to this event was delivered before.
     behind: Option<EventId>,
-    /// The events of the request.
-    events: Vec<Json>,
+    /// The events of the request, for the reply.
+    carried: Carried,
     timeout_ms: u64,
+    /// What the log holds already comes within this time once it is followed.
+    replay_ms: u64,
     /// Without news until then the outcome stays unknown.
     until: Time,
     /// Whether its log is being read, and until when there must be something in it if it is not.
     connected: bool,
     reach_by: Option<Time>,
 }
-
-/// What a log holds already comes within this time once it is followed.
-const REPLAY_MS: u64 = 2_000;
 
 /// How the search for an outcome ends.
 enum Found {
@@ -114,7 +115,7 @@ impl Recovery {
     fn interrupted(&mut self, error: Error, now: Time) {
         self.error = error;
         self.resend = None;
-        self.timeout_ms = self.timeout_ms.min(REPLAY_MS);
+        self.timeout_ms = self.timeout_ms.min(self.replay_ms);
         self.until = now.plus(self.timeout_ms);
     }
 
@@ -131,7 +132,7 @@ impl Recovery {
         let told = self.trail.event(&event);
         self.reach_by = None;
         if told != Told::Other && self.trail.has_arrived() {
-            self.events.push(event.json());
+            self.carried.add(&event);
             self.until = now.plus(self.timeout_ms);
         }
         if let Some(last) = &self.behind {
@@ -178,16 +179,13 @@ impl Recovery {
         let failed = |error| Some(Found::Failed(error));
         match told {
             Told::Other | Told::Own | Told::Part | Told::Failed => None,
-            Told::Answered(message) => {
-                let events = Json::array(&std::mem::take(&mut self.events));
-                Some(Found::Answered(SendMessageResult {
-                    message,
-                    events,
-                    pause_ms: None,
-                    lean: false,
-                    usage: None,
-                }))
-            }
+            Told::Answered(message) => Some(Found::Answered(SendMessageResult {
+                message,
+                events: self.carried.take(),
+                pause_ms: None,
+                lean: false,
+                usage: None,
+            })),
             Told::Cancelled => {
                 failed(RpcFailure::new(code::TURN_CANCELLED, "turn cancelled").to_error())
             }
@@ -274,8 +272,9 @@ impl Turn {
             watch,
             found,
             behind: behind.and_then(|last| last.event_id().cloned()),
-            events: Vec::new(),
+            carried: Carried::new(core.config.reply_bytes),
             timeout_ms,
+            replay_ms: core.config.replay_timeout_ms,
             until: now.plus(timeout_ms),
             connected: false,
             reach_by: Some(now.plus(core.config.reach_timeout_ms)),
@@ -344,7 +343,7 @@ impl Turn {
                 Some(Step::Status(Status::Connected)) => {
                     recovery.connected = true;
                     // What is in the log already must have the time to come.
-                    let replayed = now.plus(recovery.timeout_ms.min(REPLAY_MS));
+                    let replayed = now.plus(recovery.timeout_ms.min(recovery.replay_ms));
                     recovery.until = recovery.until.max(replayed);
                     None
                 }

@@ -5,8 +5,9 @@ use crate::engine::command::Trace;
 use crate::engine::effect::OpId;
 use crate::engine::memory::{Pending, abandoned, saved_results};
 use crate::engine::net::{ExchangeId, NetEvent};
+use crate::engine::queue::StepQueue;
 use crate::engine::session::Core;
-use crate::engine::step::{Gap, Lost, Status, Step, StepQueue};
+use crate::engine::step::{Gap, Lost, Status, Step};
 use crate::engine::subscribe::Watch;
 use broca_proto::session::content::{Block, Dispatch, Message, Role};
 use broca_proto::session::event::EventType;
@@ -88,11 +89,11 @@ impl Turn {
             // Whether it waits there, was lost or has never left: under its id it is the same message.
             self.first = message.clone();
             self.resumed = false;
-            let params = SendMessage { message, message_id: Some(id) }.to_json();
             if core.features().lean_result {
                 self.heard.keep_carried(core.config.reply_bytes);
             }
-            self.heard.begin_round();
+            self.heard.begin_round(&message);
+            let params = SendMessage { message, message_id: Some(id) }.to_json();
             self.leave(Left { params, trace: None }, core, trace, now);
         } else if matches!(pending.log.standing(), Standing::Running) {
             self.follow(pending, core, steps, trace, now);

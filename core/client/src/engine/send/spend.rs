@@ -3,8 +3,8 @@
 
 use super::{Turn, cancelled};
 use crate::engine::command::Trace;
+use crate::engine::queue::StepQueue;
 use crate::engine::session::Core;
-use crate::engine::step::StepQueue;
 use broca_proto::session::budget::{Scope, Spent};
 use broca_proto::session::content::{Block, Message};
 use broca_proto::session::method::Cancel;
