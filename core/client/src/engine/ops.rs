@@ -139,6 +139,12 @@ impl Op {
         }
     }
 
+    /// Whether tools are being declared.
+    pub(crate) fn declares_tools(&self) -> bool {
+        let Work::Asking(asking) = &self.work else { return false };
+        matches!(asking.question, Question::UpdateTools { .. } | Question::RegisterAgain(_))
+    }
+
     /// Begins what the command asks for.
     pub(crate) fn start(&mut self, core: &mut Core, now: Time) {
         let Work::Begin(command) = std::mem::replace(&mut self.work, Work::Over) else { return };

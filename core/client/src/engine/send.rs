@@ -230,8 +230,11 @@ impl Turn {
             return self.consent(call, answer, core, trace, now);
         };
         let accepted = match answer {
-            Answer::Complete(content) => self.calls.complete(&id, content, now),
+            Answer::Complete(content) => {
+                self.calls.complete(&id, core.result_content(content), now)
+            }
             Answer::Fail(message) => self.calls.fail(&id, &message, now),
+            Answer::Interrupted(message) => self.calls.interrupt(&id, &message, now),
             Answer::Allow => self.calls.decide(&id, Verdict::Allow, now),
             Answer::AllowNarrowed(input) => {
                 self.calls.decide(&id, Verdict::AllowNarrowed(input), now)
@@ -432,6 +435,10 @@ impl Turn {
                 return Err(Error::new(ErrorKind::Usage, message));
             }
         };
+        if let Some(Err(error)) = replaced.as_ref().map(|message| core.check_message(message)) {
+            self.give_up(error, core, steps);
+            return Ok(Accepted::Taken);
+        }
         if let State::Hooked { message, .. } = std::mem::replace(&mut self.state, State::Over) {
             self.send_now(replaced.unwrap_or(message), own_trace, core, trace, now);
         }

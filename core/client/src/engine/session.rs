@@ -7,15 +7,16 @@ use super::config::Config;
 use super::effect::{CallId, LogLevel, LogRecord, OpId};
 use super::memory::Memory;
 use super::net::{Call, ExchangeId, Net};
-use broca_proto::session::content::Block;
+use broca_proto::session::content::{Block, Content, Message};
 use broca_proto::session::feature::{self, Features};
 use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::media;
 use broca_proto::session::method::{Method, UpdateClientTools};
 use broca_proto::session::rest::{Meta, Opened};
 use broca_proto::session::rpc;
 use broca_proto::session::tool::Tool;
 use broca_proto::session::turn::{Accepted, CallLimits};
-use broca_proto::{Error, ErrorKind, Json, Secret, Time};
+use broca_proto::{Error, ErrorKind, Json, Retry, Secret, Time};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -136,8 +137,48 @@ impl Core {
         {
             check_tools(tools)?;
         }
+        if let Command::Send { message } = command {
+            self.check_message(message)?;
+        }
         self.opening |= opens;
         Ok(())
+    }
+
+    /// Whether the session can take this message.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for images and files where it takes none, and [`ErrorKind::Limit`] for more bytes than
+    /// the service takes at once.
+    pub(crate) fn check_message(&self, message: &Message) -> Result<(), Error> {
+        if !self.features().blocks && media::is_in(&message.content) {
+            let message = "this session takes text only: its service does not offer the feature \"blocks\", or it was not asked for; leave images and files out";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let bytes = match &message.content {
+            Content::Text(text) => text.len(),
+            content => content.blocks().iter().map(|block| block.json().as_bytes().len()).sum(),
+        };
+        let limits = self.session.as_ref().and_then(|session| session.info.meta.limits.as_ref());
+        let Some(most) = limits.and_then(|limits| limits.max_request_bytes) else { return Ok(()) };
+        if bytes.saturating_add(ENVELOPE_BYTES) as u64 > most {
+            let message = format!(
+                "the message has {bytes} bytes (images and files grow by a third on their way), and the service takes requests of at most {most} (limits.max_request_bytes): send less at once"
+            );
+            return Err(Error::new(ErrorKind::Limit, message).with_retry(Retry::Safe));
+        }
+        Ok(())
+    }
+
+    /// What a tool gave, as this session can take it. Where it takes no images and files, words stand in their place.
+    pub(crate) fn result_content(&mut self, content: Json) -> Json {
+        if self.features().blocks {
+            return content;
+        }
+        let Some(plain) = media::left_out(&content) else { return content };
+        let words =
+            "an image or a file in a tool's result was left out: the session takes text only";
+        self.log(LogLevel::Warn, words.to_owned());
+        plain
     }
 
     pub(crate) fn is_opening(&self) -> bool {

@@ -124,6 +124,7 @@ impl Features {
         lean_result: true,
         metadata: true,
         approve: true,
+        blocks: true,
         ..Self::NONE
     };
 }
