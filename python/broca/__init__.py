@@ -9,6 +9,8 @@ of error.
 from . import _native as _native
 from . import errors
 from ._info import SessionInfo, SessionPage, TurnInfo
+from ._mcp import McpServer, McpTool, mcp
+from ._media import File, Image
 from ._options import Approvals, ClientOptions
 from ._saved import SavedSession
 from ._version import __version__
@@ -81,7 +83,7 @@ from .steps import (
     Warning,
 )
 from .sync import Client, Session, Subscription, Turn
-from .tools import CancelToken, Content, Tool, ToolContext, tool
+from .tools import CancelToken, Content, Tool, ToolContext, ToolInterrupted, tool
 
 __all__ = [
     "ApiError",
@@ -106,10 +108,12 @@ __all__ = [
     "Done",
     "DriverNotRegisteredError",
     "Event",
+    "File",
     "ForkedError",
     "Gap",
     "HandshakeError",
     "HookError",
+    "Image",
     "InternalError",
     "InvalidArgumentError",
     "InvalidParamsError",
@@ -119,6 +123,8 @@ __all__ = [
     "LineTooLongError",
     "LoopLimitError",
     "MalformedError",
+    "McpServer",
+    "McpTool",
     "NotBrocaError",
     "NotOfferedError",
     "Notification",
@@ -151,6 +157,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolInputDelta",
+    "ToolInterrupted",
     "ToolNotAllowedError",
     "ToolSettled",
     "ToolTimeoutError",
@@ -167,5 +174,6 @@ __all__ = [
     "Warning",
     "__version__",
     "errors",
+    "mcp",
     "tool",
 ]

@@ -129,7 +129,7 @@ class Beside:
                 # What is no Exception (an exit, an interrupt) has nobody to go to from this thread but the model.
                 word, value = "fail", failure_text(error)
             operation.ended(call, running)
-            span.end(value if word == "fail" else None)
+            span.end(None if word.startswith("complete") else value)
             _answer(shell, call, word, value)
 
         try:
@@ -171,7 +171,7 @@ async def _run_tool(
         raise
     finally:
         operation.ended(call, running)
-        span.end(value if word == "fail" else None)
+        span.end(None if word.startswith("complete") else value)
         _answer(operation.shell, call, word, value)
 
 

@@ -24,6 +24,7 @@ from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
 from ._info import SessionInfo, SessionPage, info_of, metadata_json, session_page
 from ._json import compact, wire_value
+from ._media import plain
 from ._version import __version__ as package_version
 from .errors import BrocaError, ForkedError, InternalError
 from .steps import (
@@ -124,8 +125,9 @@ def open_command(way: str, session_id: str | None, tools: ToolSet | None, metada
 
 
 def send_command(message: Any) -> str:
-    """The command that starts a turn: a text, a list of content blocks, or a whole message."""
-    return f'{{"send":{{"message":{wire_value(message, "the message")}}}}}'
+    """The command that starts a turn: a text, a list of texts, images, files and blocks, or a whole message."""
+    written = message if type(message) is str else plain(message)
+    return f'{{"send":{{"message":{wire_value(written, "the message")}}}}}'
 
 
 def subscribe_command(after: Cursor | str | None) -> str:

@@ -348,7 +348,7 @@ class Beside:
             failure: str | None = "it did not come to its end"
             try:
                 word, value = span.run(tool.run, context)
-                failure = value if word == "fail" else None
+                failure = None if word.startswith("complete") else value
             finally:
                 span.end(failure)
                 waiting.running.pop(call, None)

@@ -29,6 +29,7 @@ from ._sync_wire import CONNECTING
 from .errors import BrocaError, ClosedError, UsageError
 
 if TYPE_CHECKING:
+    from ._mcp_servers import OnThread
     from ._options import Options
     from .tools import Answer, ToolContext
 
@@ -114,6 +115,8 @@ class Driver(Links, core.Answering):
         super().__init__(options, hooks=hooks)
         # Each session has its own threads: tools that use another session of the client cannot wait for each other.
         self.pool = Pool(options.tool_threads)
+        self.servers: OnThread | None = None
+        """MCP servers, which end with the session."""
         self._forks = core.Process.forks
         self._closed = False
         self._at_exit = False
@@ -422,6 +425,8 @@ class Driver(Links, core.Answering):
             self._tell()
             self._rest()
         self.pool.close()
+        if self.servers is not None:
+            self.servers.close()
 
     def _look(self) -> list[tuple[int, int]]:
         """Looks for what will be there at once, without sleeping. The lock is free meanwhile."""

@@ -22,6 +22,7 @@ from typing import (
     Any,
     Callable,
     Generic,
+    Protocol,
     TypeVar,
     Union,
     overload,
@@ -31,11 +32,13 @@ from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import Concatenate, Literal, ParamSpec
 
 from ._json import wire_value
+from ._media import is_content, plain
 from .errors import InvalidArgumentError, ToolError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import SupportsIndex
 
+    from ._mcp import McpServer
     from ._schema import Arguments
 
 P = ParamSpec("P")
@@ -52,7 +55,14 @@ Answer = tuple[str, str]
 ToolLike = Union["Tool[..., Any]", Callable[..., Any]]
 """A tool, or a function that becomes one with the defaults of `tool`."""
 
+Brought = Union["Tool[..., Any]", Callable[..., Any], "McpServer"]
+"""What a session brings: tools, and MCP servers whose tools they are."""
+
 _NARROW_RULES = {"remove_elements", "at_most", "at_least", "path_within", "one_of_prefix"}
+
+
+class _Waits(Protocol):
+    def set(self) -> Any: ...
 
 
 class CancelToken:
@@ -66,7 +76,7 @@ class CancelToken:
     def __init__(self) -> None:
         self._cancelled = False
         # Few tools wait for it, so that whoever does brings what to wait with.
-        self._waiting: list[threading.Event] = []
+        self._waiting: list[_Waits] = []
 
     def __bool__(self) -> bool:
         return self._cancelled
@@ -88,6 +98,15 @@ class CancelToken:
                 event.wait(timeout)
             self._waiting.remove(event)
         return self._cancelled
+
+    def _tell(self, waits: _Waits) -> None:
+        """Sets this as soon as the call is cancelled."""
+        self._waiting.append(waits)
+        if self._cancelled:
+            waits.set()
+
+    def _untell(self, waits: _Waits) -> None:
+        self._waiting.remove(waits)
 
     def _set(self) -> None:
         self._cancelled = True
@@ -128,6 +147,20 @@ class ToolContext:
 
     def __repr__(self) -> str:
         return f"ToolContext({self.name}, {self.tool_use_id})"
+
+
+class ToolInterrupted(Exception):
+    """Raised in a tool that does its work elsewhere: it was lost before it ended, and may have run. The message is
+    what the model reads."""
+
+
+class Written:
+    """A tool's result that is written already: JSON of a string or of an array of content blocks."""
+
+    __slots__ = ("json",)
+
+    def __init__(self, json: str) -> None:
+        self.json = json
 
 
 @dataclass(frozen=True)
@@ -362,10 +395,8 @@ class Tool(Generic[P, R]):
                     "TypeError: the tool returned an awaitable: it has to be written with async def",
                 )
             return _answer(result)
-        except _UnfitArguments as unfit:
-            return "fail", str(unfit)
         except Exception as error:
-            return "fail", failure_text(error)
+            return _failure(error)
 
     async def run_async(self, context: ToolContext) -> Answer:
         """Runs one call of an ``async def`` tool and gives its answer. Cancellation goes through."""
@@ -375,10 +406,8 @@ class Tool(Generic[P, R]):
             if type(result) is CoroutineType or isinstance(result, Awaitable):
                 result = await result
             return _answer(result)
-        except _UnfitArguments as unfit:
-            return "fail", str(unfit)
         except Exception as error:
-            return "fail", failure_text(error)
+            return _failure(error)
 
     def _call_arguments(self, context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._raw:
@@ -503,29 +532,45 @@ def tool(
     return make if function is None else make(function)
 
 
-def as_tool(given: ToolLike) -> Tool[..., Any]:
+def listed(tools: Iterable[Brought]) -> list[Brought]:
+    """What was given for ``tools=``. Raises `InvalidArgumentError` for what is no list."""
+    if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
+        raise InvalidArgumentError("tools= takes a list of tools")
+    return list(tools)
+
+
+def has_servers(tools: Iterable[Brought]) -> bool:
+    """Whether MCP servers are among the tools."""
+    from ._mcp import McpServer
+
+    return any(isinstance(tool, McpServer) for tool in tools)
+
+
+def as_tool(given: Brought) -> Tool[..., Any]:
     """The tool that was given, or made of the function that was given."""
     if isinstance(given, Tool):
         return given
+    if has_servers((given,)):
+        raise UsageError("an MCP server is brought when a session is opened, joined or attached to")
     function = getattr(given, "__func__", None)
     if isinstance(function, Tool):
         # A class method over a tool.
         bound: Tool[..., Any] = function.__get__(getattr(given, "__self__", None))
         return bound
-    return Tool(given)
+    made: Any = given
+    return Tool(made)
 
 
 class ToolSet:
     """The tools of a session, by name."""
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("_before", "_by_name")
 
-    def __init__(self, tools: Iterable[ToolLike], *, asynchronous: bool) -> None:
-        """Raises `InvalidArgumentError` for unusable tools, `UsageError` for async ones in a `Client`."""
+    def __init__(self, tools: Iterable[Brought], *, asynchronous: bool, before: ToolSet | None = None) -> None:
+        """``before``: the set that this one replaces, should the service refuse it. Raises `InvalidArgumentError` for
+        unusable tools, `UsageError` for async ones in a `Client`."""
         self._by_name: dict[str, Tool[..., Any]] = {}
-        if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
-            raise InvalidArgumentError("tools= takes a list of tools")
-        for tool in map(as_tool, tools):
+        for tool in map(as_tool, listed(tools)):
             if tool.name in self._by_name:
                 raise InvalidArgumentError(f'the tool "{tool.name}": two tools have this name')
             if tool.is_async and not asynchronous:
@@ -534,14 +579,19 @@ class ToolSet:
                     "use broca.AsyncClient, or write it as a plain def"
                 )
             self._by_name[tool.name] = tool
+        self._before: dict[str, Tool[..., Any]] = {} if before is None else {**before._before, **before._by_name}
 
     def declarations(self) -> list[dict[str, Any]]:
         """What the engine has to know of them."""
         return [tool.declaration() for tool in self._by_name.values()]
 
+    def all(self) -> list[Tool[..., Any]]:
+        """The tools, in their order."""
+        return list(self._by_name.values())
+
     def runnable(self, name: str) -> Tool[..., Any] | None:
         """The tool that runs a call by itself; None when the application has to answer it."""
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) or self._before.get(name)
         return None if found is None or found.is_manual else found
 
 
@@ -558,14 +608,19 @@ def failure_text(error: BaseException) -> str:
 
 
 def answer_of(result: Any) -> Answer:
-    """The answer that a result stands for: a str as it is, a `Content` as blocks, anything else as JSON text.
+    """The answer that a result stands for: a str as it is, a `Content`, images and files (also in a list) as
+    blocks, anything else as JSON text.
 
     Raises `InvalidArgumentError` for what has no JSON.
     """
     if isinstance(result, str):
         return "complete_text", str(result)
+    if isinstance(result, Written):
+        return "complete", result.json
     if isinstance(result, Content):
         return "complete", wire_value(list(result.blocks), "the content")
+    if is_content(result):
+        return "complete", wire_value(plain(result), "the content")
     try:
         return "complete_text", to_json(result, inf_nan_mode="null").decode()
     except (PydanticSerializationError, ValueError, RecursionError) as fault:
@@ -574,6 +629,12 @@ def answer_of(result: Any) -> Answer:
 
 class _UnfitArguments(Exception):
     """The model's arguments do not fit; the text is for the model."""
+
+
+def _failure(error: Exception) -> Answer:
+    if isinstance(error, ToolInterrupted):
+        return "interrupted", str(error) or "The call was interrupted. It may have run, in whole or in part."
+    return "fail", str(error) if isinstance(error, _UnfitArguments) else failure_text(error)
 
 
 def _answer(result: Any) -> Answer:
