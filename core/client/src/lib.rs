@@ -13,6 +13,7 @@ pub mod http1;
 pub mod blocking;
 #[cfg(feature = "shell")]
 mod info;
+#[cfg(feature = "shell")]
 pub mod media;
 #[cfg(feature = "shell")]
 pub mod setup;
