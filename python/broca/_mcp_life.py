@@ -267,7 +267,10 @@ class Life:
                 from mcp import StdioServerParameters, stdio_client
 
                 parameters = StdioServerParameters(
-                    command=server.command, args=server.args, env=server.env or None, cwd=None if server.cwd is None else os.fspath(server.cwd)
+                    command=server.command,
+                    args=server.args,
+                    env=server.env or None,
+                    cwd=None if server.cwd is None else os.fspath(server.cwd),
                 )
                 errors: Any = sys.__stderr__ if server.stderr is None else server.stderr
                 streams: Any = stdio_client(parameters, errlog=errors)

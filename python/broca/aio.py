@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from ._async_operation import Operation
-    from ._options import Approvals, ClientOptions
     from ._mcp_servers import Servers
+    from ._options import Approvals, ClientOptions
     from .tools import Brought, ToolLike
 
 T = TypeVar("T")

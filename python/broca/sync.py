@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self, Unpack
 
-    from ._options import Approvals, ClientOptions
     from ._mcp_servers import OnThread
+    from ._options import Approvals, ClientOptions
     from .tools import Brought, ToolLike
 
 T = TypeVar("T")
