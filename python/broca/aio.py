@@ -259,6 +259,8 @@ class AsyncClient(NotCopied):
             _, finished = await attached.shell.run(written)
         except BaseException:
             attached.shell.leave_soon()
+            if servers is not None:
+                await servers.close()
             raise
         return AsyncSession(self, attached, opened(finished), tools, hooks)
 
