@@ -243,6 +243,11 @@ impl Core {
         }
     }
 
+    /// The features that the service has, asked for or not; none before a session is open.
+    pub(crate) fn announced(&self) -> Features {
+        self.session.as_ref().map_or(Features::NONE, |session| announced(&session.info.meta))
+    }
+
     /// The features in use; none before a session is open.
     pub(crate) fn features(&self) -> Features {
         self.session.as_ref().map_or(Features::NONE, |session| session.info.features)
@@ -250,7 +255,7 @@ impl Core {
 
     /// The features that this client asks for and the service has.
     pub(crate) fn offered(&self, meta: &Meta) -> Features {
-        self.config.features.and(Features::parse(meta.features.iter().map(String::as_str)))
+        self.config.features.and(announced(meta))
     }
 
     /// How calls are run, with what the service says about its pauses and the size of requests.
@@ -495,6 +500,11 @@ pub(super) fn not_offered(feature: &str, cost: &str) -> Error {
         "the feature \"{feature}\" is not in use: the service does not offer it, or this client does not ask for it{cost}"
     );
     Error::new(ErrorKind::NotOffered, message)
+}
+
+/// The features among the service's own words about itself.
+fn announced(meta: &Meta) -> Features {
+    Features::parse(meta.features.iter().map(String::as_str))
 }
 
 fn trace_headers(trace: &Trace) -> Vec<(&'static str, String)> {
