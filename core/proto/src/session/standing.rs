@@ -64,6 +64,8 @@ pub enum Ending {
     Failed(ErrorReason),
     /// The session was closed.
     SessionClosed,
+    /// It broke off, because the service failed or was restarted: somebody else's turn follows it, and it has no answer.
+    BrokenOff,
 }
 
 /// What an event is to the turn.
@@ -183,6 +185,9 @@ impl LoggedTurn {
         };
         if !own {
             self.retired();
+            if matches!(self.standing, Standing::Running) {
+                self.standing = Standing::Ended(Ending::BrokenOff);
+            }
             return Part::Foreign;
         }
         let continues =
@@ -341,6 +346,17 @@ mod tests {
         let compacted = r#"{"role":"user","content":[],"synthetic":"abandoned_tool_results"}"#;
         let compacted = event("e", "you", "server.message.send", compacted);
         assert_eq!(*read(&[said("me", "go"), paused("me"), compacted]).standing(), abandoned);
+    }
+
+    #[test]
+    fn a_turn_without_an_answer_has_broken_off_when_anybody_else_goes_on() {
+        let broken = Standing::Ended(Ending::BrokenOff);
+        let overtaken = [said("me", "go"), said("you", "mine")];
+        assert_eq!(*read(&overtaken).standing(), broken);
+        let continued = [said("me", "go"), paused("me"), results("me"), said("you", "mine")];
+        assert_eq!(*read(&continued).standing(), broken);
+        let again = [said("me", "go"), said("you", "mine"), answered("you"), said("me", "again")];
+        assert_eq!(*read(&again).standing(), Standing::Running);
     }
 
     #[test]

@@ -351,6 +351,9 @@ fn ended(ending: &Ending) -> Error {
         Ending::Failed(ErrorReason::LoopLimit) => {
             Error::new(ErrorKind::LoopLimit, "the turn reached the service's limit of model rounds")
         }
+        Ending::Failed(ErrorReason::AllProvidersFailed) => {
+            Error::new(ErrorKind::ProvidersFailed, "every model provider failed")
+        }
         Ending::Failed(reason) => {
             Error::new(ErrorKind::Rpc, format!("the turn ended with {}", reason.as_str()))
         }
