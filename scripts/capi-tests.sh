@@ -207,6 +207,15 @@ first_program() {
     grep -q 'half past nine' <<<"$output" && grep -q '2 rounds' <<<"$output"
 }
 check "the first program of docs/c.md holds its conversation" first_program
+for language in c c++; do
+    python3 "$root/scripts/fragments.py" "$language" "$work/guides" >>"$log"
+done
+for fragment in "$work"/guides/*; do
+    compiler=(gcc -std=c99)
+    [ "${fragment##*.}" = c ] || compiler=(g++ -std=c++17)
+    check "the code of $(basename "$fragment") in the guides compiles" \
+        "${compiler[@]}" -Wall -Wextra -Wno-unused -Werror -fsyntax-only "${flags[@]}" "$fragment"
+done
 documented_statically() { # the line of docs/c.md, with the prefix filled in
     local line
     line=$(sed -n 's/^    \(cc program.c .*libbroca.a.*\)    # static$/\1/p' "$root/docs/c.md")

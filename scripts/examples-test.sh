@@ -30,6 +30,7 @@ done
 compile_c "$root/scripts/relay/relay.c" "$place/c/relay"
 cp "$root/scripts/relay/relay.mjs" "$place/node/relay.mjs"
 built "$target/debug/relay"
+built "$target/debug/examples/attach"
 mkdir -p "$place/node/guide"
 for folder in "$root"/examples/guide/*/; do
     name=$(basename "$folder")

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import permutations
 
+import fragments
 import guides
 import readme
 
@@ -130,6 +131,28 @@ def relay(programs, left_by, taken_by, scratch):
     assert taken["event"] and not set(taken["event"]) & set(left["event"]), (left, taken)
 
 
+def attach(programs, scratch):
+    """The second run takes up the turn that the first has left while its tool ran."""
+    folder = scratch / "attach"
+    folder.mkdir()
+    command = [programs.build / "examples/attach"]
+    around = {"cwd": folder, "env": programs.environment, "check": True, "capture_output": True, "text": True, "timeout": SECONDS}
+    first, second = (subprocess.run(command, **around).stdout for _ in range(2))
+    assert first == "left while count_stars runs\n", first
+    assert second.startswith("count_stars may have run\n") and "more than 9000" in second, second
+
+
+def scripts_of_models(programs):
+    """The service takes each script that the guide shows."""
+    from broca.testing import Server
+
+    shown = [json.loads(code) for _, _, code in fragments.blocks("json")]
+    assert len(shown) >= 3, f"the guide shows {len(shown)} scripts"
+    for script in shown:
+        with Server(script=script, binary=programs.build / "broca"):
+            pass
+
+
 def newcomer(programs, language, scratch, packages):
     """What README.md says leads to a program that runs, from an empty folder beside the checkout."""
     folder = scratch / "newcomer" / f"hello-{language}"
@@ -213,6 +236,8 @@ def cases(programs, scratch):
     for left_by, taken_by in permutations(LANGUAGES, 2):
         sentence = f"relay: a turn left by {left_by} is taken up by {taken_by}"
         yield sentence, partial(relay, programs, left_by, taken_by, scratch)
+    yield "attach: rust", partial(attach, programs, scratch)
+    yield "docs/scripts.md: its scripts are scripts", partial(scripts_of_models, programs)
     packages = programs.installed.parent / "packages"
     for language in readme.QUICKSTARTS:
         yield f"README.md: {language}", partial(newcomer, programs, language, scratch, packages)

@@ -28,8 +28,15 @@ if ! cmp -s node/package-lock.json "$home/lock.json" || [ "$tarball" -nt "$home/
 fi
 
 rm -rf "$home/test" "$home/build"
-cp -r node/test node/tsconfig.json node/tsconfig.test.json "$home/"
+cp -r node/test node/tsconfig.json node/tsconfig.test.json node/tsconfig.guides.json "$home/"
 (cd "$home" && node_modules/.bin/tsc -p tsconfig.test.json) || fail "the tests of Node do not compile"
+
+# The code of the Markdown files against the types of the installed package.
+rm -rf "$home/guides"
+python3 scripts/fragments.py node "$home/guides" >/dev/null
+cp scripts/fragments/around.d.ts "$home/guides/"
+(cd "$home" && node_modules/.bin/tsc -p tsconfig.guides.json) ||
+    fail "the code in the guides does not fit the package"
 
 files=()
 for file in "${@:-}"; do files+=("build/${file%.ts}.js"); done

@@ -67,6 +67,16 @@ export BROCA_BINARY
 check "ruff finds nothing" "$environment/bin/ruff" check --quiet python bench/python
 check "the code has ruff's format" "$environment/bin/ruff" format --quiet --check python
 check "mypy, strict, finds nothing" bash -c "cd python && '$python' -m mypy --strict broca"
+# guides: the code of the Markdown files against the installed package. Functions of theirs may have no body.
+guides() {
+    local folder=$target/guides/python
+    rm -rf "$folder"
+    python3 scripts/fragments.py python "$folder"
+    cp scripts/fragments/around.py "$folder"
+    (cd "$folder" && "$python" -m mypy --check-untyped-defs --disable-error-code used-before-def \
+        --disable-error-code empty-body --python-version 3.10 .)
+}
+check "the code in the guides fits the package" guides
 check "the stubs of the native module are true" bash -c "cd '$target' && '$python' -m mypy.stubtest broca._broca"
 tests "$root/python/tests" "$@"
 install "$(bash scripts/python-package.sh --testing)"
