@@ -3,6 +3,7 @@
 
 use broca::tools::NoArguments;
 use broca::{Client, Session, Step, Tool};
+use std::time::Duration;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -12,6 +13,7 @@ async fn main() -> Outcome {
     let key = std::env::var("BROCA_CLIENT_KEY").map_err(|_| "set BROCA_CLIENT_KEY")?;
     let client = Client::new(url, key)?;
     let count_stars = Tool::function("count_stars", "Count the stars.", |_: NoArguments| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
         Ok::<_, String>("more than 9000")
     });
     if std::fs::exists("session.json")? {
