@@ -98,21 +98,7 @@ features! {
 
 impl Features {
     /// What the service of this version offers and announces.
-    pub const OFFERED: Self = Self {
-        display: true,
-        cancel: true,
-        heartbeat: true,
-        queue: true,
-        hold: true,
-        message_id: true,
-        lean_result: true,
-        blocks: true,
-        metadata: true,
-        options: true,
-        approve: true,
-        keep_open: true,
-        ..Self::NONE
-    };
+    pub const OFFERED: Self = Self::ALL;
     /// What the client of this version understands and asks for.
     pub const UNDERSTOOD: Self = Self {
         display: true,
@@ -122,9 +108,9 @@ impl Features {
         hold: true,
         message_id: true,
         lean_result: true,
+        blocks: true,
         metadata: true,
         approve: true,
-        blocks: true,
         ..Self::NONE
     };
 }

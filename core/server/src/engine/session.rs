@@ -365,8 +365,8 @@ impl Session {
         said: Approve,
     ) -> Result<Option<Heard>, RpcFailure> {
         let mut control = self.lock();
-        let asked = control.questions.iter_mut();
-        let asked = asked.find(|asked| asked.is_about(who, &said.tool_use_id));
+        let mut questions = control.questions.iter_mut();
+        let asked = questions.find(|asked| asked.is_about(who, &said.tool_use_id));
         asked.map(|asked| asked.hear(said)).transpose()
     }
 

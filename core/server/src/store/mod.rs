@@ -23,8 +23,8 @@ pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, St
 pub use message::{KnownMessage, MessageAnswer, MessageNote, MessageOutcome, NamedMessage};
 pub use session::{
     ClientKey, Closing, Counters, Epoch, Join, Lease, LoggedApproval, MetadataChange, NewClientKey,
-    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration, Session,
-    SessionState, ToolLists,
+    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration,
+    Session, SessionState, ToolLists,
 };
 pub use sqlite::{SqliteSettings, SqliteStore};
 

@@ -11,8 +11,8 @@ use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
 use broca_server::store::{
     Closing, Elided, Epoch, Join, LoggedApproval, MessageAnswer, MessageNote, MessageOutcome,
     MetadataChange, NamedMessage, NewClientKey, NewEvent, NewSession, OpenApproval, OverviewPage,
-    PageLimit, Pause, Profile,
-    Registration, Seq, SessionState, Store, StoreError, ToolLists, WallTime,
+    PageLimit, Pause, Profile, Registration, Seq, SessionState, Store, StoreError, ToolLists,
+    WallTime,
 };
 use std::sync::Arc;
 

@@ -26,8 +26,8 @@ use super::event::{LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTi
 use super::message::{KnownMessage, MessageNote};
 use super::session::{
     ClientKey, Closing, Counters, Epoch, Join, Lease, LoggedApproval, MetadataChange, NewClientKey,
-    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration, Session,
-    SessionState, ToolLists,
+    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration,
+    Session, SessionState, ToolLists,
 };
 use super::{Answer, Store, StoreError};
 use crate::keys::KeyHash;

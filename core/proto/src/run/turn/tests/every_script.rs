@@ -86,7 +86,7 @@ proptest! {
         asks in proptest::option::of(proptest::option::of(1u64..9)),
         mut answers in proptest::collection::vec(0u8..4, 60),
     ) {
-        let consent = asks.map(super::consent::terms).unwrap_or_default();
+        let consent = asks.map(consent::terms).unwrap_or_default();
         let start_of = |message| TurnStart {
             keep_open,
             consent: consent.clone(),
@@ -124,7 +124,7 @@ proptest! {
                 Some(Effect::Ask { events: batch, question }) => {
                     prop_assert!(consent.wait_ms == Some(question.expires_in_ms));
                     events.extend(batch);
-                    let said = super::consent::said(&question.tool_use_id, answers.pop().unwrap_or(0));
+                    let said = consent::said(&question.tool_use_id, answers.pop().unwrap_or(0));
                     match said {
                         Some(said) => turn.handle_answer(question.accept(said).unwrap()),
                         None => turn.handle_approval_deadline(),
@@ -166,7 +166,7 @@ proptest! {
         }
         check_log(&events, &open);
         check_requests(&[], &events);
-        super::consent::check_questions(&events);
+        consent::check_questions(&events);
         // Whatever the owner sends next, each open call gets its result.
         if let Effect::Pause { pause, message, .. } = end {
             let next = Turn::start(TurnStart {
