@@ -112,7 +112,7 @@
 
 /**
  * Somebody has to allow this call first; answer with `broca_approval_allow`, `broca_approval_allow_narrowed` or
- * `broca_approval_deny`. It has what a tool call has.
+ * `broca_approval_deny`. It has what a tool call has, and `server_side`.
  */
 #define BROCA_STEP_APPROVAL 8
 
@@ -628,8 +628,9 @@ broca_status broca_options_set_number(broca_options *options,
                                       broca_error **err);
 
 /**
- * Sets a text by its name: `client_version`, `user_agent`, or `features` (the words to ask for, separated by commas; all
- * when it is never set).
+ * Sets a text by its name: `client_version`, `user_agent`, `features` (the words to ask for, separated by commas; all
+ * when it is never set), or `approvals` (JSON: which tools of the service a person is asked for before they run, in sessions that
+ * the client opens: `{"ask": "*" or [name…], "narrow": {name: {pointer: rule}}}`).
  *
  * Ownership: borrows `options`; copies the texts.
  * Threads: not concurrently on one object.
@@ -1654,6 +1655,14 @@ broca_bytes broca_step_idempotency_key(const broca_step *step);
  * Threads: any.
  */
 int32_t broca_step_may_have_run(const broca_step *step);
+
+/**
+ * Whether the tool that an approval is about is the service's own, so that it runs there: 1 or 0.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+int32_t broca_step_server_side(const broca_step *step);
 
 /**
  * What became of a call (`done`, `failed`, `not_started`, `interrupted_may_have_run`, `timed_out_may_have_run`) or of an

@@ -375,7 +375,7 @@ fn what_is_to_be_asked_for_is_said_when_the_session_is_opened() {
         }
         let mut host = Host::new(settings, Environment::none(), 0);
         host.script = service(features, |_| Vec::new());
-        host.command(1, Command::Open { tools: Vec::new() });
+        host.command(1, Command::Open { tools: Vec::new(), metadata: None });
         host.finish(1);
         host
     };
@@ -389,6 +389,7 @@ fn what_is_to_be_asked_for_is_said_when_the_session_is_opened() {
     assert!(opened.body.get("approvals").is_none() && opened.header("broca-features").is_none());
     // A service that asks nobody would run them: the session is not opened there.
     let host = open(&["cancel"], true);
+    assert_eq!(host.error(1).kind(), ErrorKind::NotOffered);
     assert!(host.error(1).message().contains("approve"), "{:?}", host.error(1));
     assert!(host.requests.iter().all(|r| r.method != "POST"));
 }
