@@ -219,6 +219,11 @@
 typedef struct broca_client broca_client;
 
 /**
+ * Content blocks in their order: texts, images and files.
+ */
+typedef struct broca_content broca_content;
+
+/**
  * Why a call failed. It never holds keys or payloads.
  */
 typedef struct broca_error broca_error;
@@ -1912,6 +1917,84 @@ broca_status broca_sending_refuse(const broca_step *step,
                                   size_t reason_len,
                                   int32_t *accepted,
                                   broca_error **err);
+
+/**
+ * Makes content without anything in it.
+ *
+ * Ownership: returns `content` owned: free it with `broca_content_free`.
+ * Threads: any.
+ */
+broca_status broca_content_new(broca_content **content, broca_error **err);
+
+/**
+ * Adds a text.
+ *
+ * Ownership: changes `content`; copies `text`.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_text(broca_content *content,
+                                    const char *text,
+                                    size_t text_len,
+                                    broca_error **err);
+
+/**
+ * Adds an image. Its media type is `media_type`, such as `image/png`; empty, it is what the bytes show, else what the ending of
+ * `name` means, which may be empty, too. Where neither tells it is an error.
+ *
+ * Ownership: changes `content`; copies the rest.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_image(broca_content *content,
+                                     const char *bytes,
+                                     size_t bytes_len,
+                                     const char *media_type,
+                                     size_t media_type_len,
+                                     const char *name,
+                                     size_t name_len,
+                                     broca_error **err);
+
+/**
+ * Adds an image that the model's provider fetches by itself from this address.
+ *
+ * Ownership: changes `content`; copies `url`.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_image_url(broca_content *content,
+                                         const char *url,
+                                         size_t url_len,
+                                         broca_error **err);
+
+/**
+ * Adds a file; its title is the last part of `name`, if it has one. Text travels as text. The media type is found as that of an
+ * image.
+ *
+ * Ownership: changes `content`; copies the rest.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_file(broca_content *content,
+                                    const char *bytes,
+                                    size_t bytes_len,
+                                    const char *media_type,
+                                    size_t media_type_len,
+                                    const char *name,
+                                    size_t name_len,
+                                    broca_error **err);
+
+/**
+ * The content as JSON, for `broca_session_send_message` and `broca_call_complete`. Nothing before something was added.
+ *
+ * Ownership: returns borrowed from `content` until it is changed or freed.
+ * Threads: any, but not while another changes it.
+ */
+broca_bytes broca_content_json(const broca_content *content);
+
+/**
+ * Frees content. NULL is fine.
+ *
+ * Ownership: takes `content`.
+ * Threads: any, but not while another uses it.
+ */
+void broca_content_free(broca_content *content);
 
 /**
  * The next change of what to watch: `events` is `BROCA_READABLE` and `BROCA_WRITABLE` in any combination, 0 to watch neither for

@@ -95,7 +95,7 @@ fn a_message_above_the_limit_of_the_service_is_refused_with_its_name() {
             },
         );
     host.pull = usize::MAX;
-    host.command(1, Command::Open { tools: Vec::new() });
+    host.command(1, Command::Open { tools: Vec::new(), metadata: None });
     host.finish(1);
     host.requests.clear();
     for message in [

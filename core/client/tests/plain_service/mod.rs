@@ -100,7 +100,8 @@ fn serve(
     let mut now = state.lock().unwrap();
     match asked.method.as_deref() {
         Some("session.registerDriver") if now.state == "open" => {
-            if !std::mem::replace(&mut now.is_registered, true) {
+            let registered = std::mem::replace(&mut now.is_registered, true);
+            if !registered {
                 now.add("session.driver.register", json!({}));
             }
         }
