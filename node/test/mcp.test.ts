@@ -33,6 +33,20 @@ async function noted(file: string, note: string): Promise<void> {
   assert.fail(`${note} is not in ${notesIn(file)}`);
 }
 
+/** Waits until the server that writes these notes is gone. */
+async function gone(file: string): Promise<void> {
+  const pid = Number(notesIn(file).reverse().find((line) => line.startsWith("began"))?.split(" ")[1]);
+  for (let i = 0; i < 1500; i++) {
+    try {
+      process.kill(pid, 0);
+    } catch {
+      return;
+    }
+    await sleep(20);
+  }
+  assert.fail(`the server ${pid} is still there: ${notesIn(file)}`);
+}
+
 function client(features?: string[]): Client {
   return new Client(service.url, { key: service.key, ...(features && { features }) });
 }
@@ -66,7 +80,7 @@ test("tools of a program are called beside those of this one, and it ends with t
     assert.match(text, /from here/);
     assert.match((await session.ask("count")).text, /count/);
   });
-  await noted(file, "ended");
+  await gone(file);
 });
 
 test("a server over HTTP is called by its address", async () => {
@@ -115,7 +129,7 @@ test("two tools of one name are refused with both owners, and what was connected
     assert.ok(error instanceof InvalidArgumentError);
     return /"echo" comes from this program and from the MCP server/.test(error.message);
   });
-  await noted(notes, "ended");
+  await gone(notes);
   await assert.rejects(client().open({ tools: [mcp(words, { name: "two" }), mcp(words, { name: "two" })] }), /#1.*#2/);
 });
 
@@ -207,7 +221,7 @@ test("a session with a server that is never left does not keep the process alive
       .then((session) => session.ask('echo "hello"')).then((reply) => console.log(reply.text));`;
   const { stdout } = await promisify(execFile)(process.execPath, ["-e", program], { cwd: __dirname, timeout: 60_000 });
   assert.match(stdout, /echo: hello/);
-  await noted(notes, "ended");
+  await gone(notes);
 });
 
 test("the tools of a server stay when the others are replaced", async () => {

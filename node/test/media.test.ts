@@ -24,7 +24,7 @@ test("a message holds texts, images and files", async () => {
   const parts = [await Image.open(join(folder, "cat.png")), Image.at("https://example.com/x.png"), await File.open(join(folder, "notes.md"))];
   await session.ask(["What is this?", ...parts, new File("words", { title: "said" })]);
   const [sent] = await said(session, "client.message.send");
-  const { content } = sent.message;
+  const { content } = sent;
   assert.deepEqual(content.map((block: any) => block.type), ["text", "image", "image", "document", "document"]);
   assert.deepEqual(content[1].source, { type: "base64", media_type: "image/png", data: "iVBORw0KGgo=" });
   assert.equal(content[3].title, "notes.md");

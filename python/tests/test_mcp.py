@@ -44,12 +44,17 @@ def pid_in(path: pathlib.Path) -> int:
     return int([line for line in notes_in(path) if line.startswith("began ")][-1].split()[1])
 
 
-def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+def wait_until_gone(path: pathlib.Path) -> None:
+    """Waits until the server that writes these notes is gone."""
+    pid = pid_in(path)
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the server {pid} is still there: {notes_in(path)}")
 
 
 @pytest.fixture
@@ -111,7 +116,7 @@ def test_tools_of_a_program_are_called_beside_those_of_this_one(server: Server, 
             assert "grown" in (await session.ask("grow")).text
 
     run(main())
-    assert wait_for(notes, "ended")
+    wait_until_gone(notes)
 
 
 def test_a_session_without_a_loop_calls_them_too(server: Server, notes: pathlib.Path) -> None:
@@ -119,8 +124,7 @@ def test_a_session_without_a_loop_calls_them_too(server: Server, notes: pathlib.
         with client.open([broca.mcp([*WORDS, str(notes)])]) as session:
             assert "echo: hello" in session.ask('echo "hello"').text
             assert "count" in session.ask("count").text
-        assert notes_in(notes)[-1] == "ended"
-        assert is_gone(pid_in(notes))
+        wait_until_gone(notes)
 
 
 def test_a_server_over_http_is_called_by_its_address(server: Server, run: Run, address: str) -> None:
@@ -184,7 +188,7 @@ def test_two_tools_of_one_name_are_refused_with_both_owners(server: Server, note
     with pytest.raises(broca.InvalidArgumentError, match='"echo" comes from this program and from the MCP server'):
         asyncio.run(main(echo, broca.mcp([*WORDS, str(notes)])))
     # What was connected for that is gone again.
-    assert notes_in(notes)[-1] == "ended"
+    wait_until_gone(notes)
     with pytest.raises(broca.InvalidArgumentError, match=r"#1.*#2"):
         asyncio.run(main(broca.mcp(WORDS, name="two"), broca.mcp(WORDS, name="two")))
 
@@ -296,7 +300,7 @@ def test_a_dropped_session_takes_its_server_along(server: Server, notes: pathlib
     session: Any = client.open([broca.mcp([*WORDS, str(notes)])])
     del session
     gc.collect()
-    wait_for(notes, "ended")
+    wait_until_gone(notes)
 
 
 PROGRAM = """
@@ -333,11 +337,7 @@ def test_no_server_outlives_its_program(server: Server, notes: pathlib.Path, how
         assert program.stdout.readline() == "called\n"
         program.send_signal(signal.SIGINT)
     program.communicate(timeout=60)
-    wait_for(notes, "ended")
-    until = time.monotonic() + 30
-    while not is_gone(pid_in(notes)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert is_gone(pid_in(notes))
+    wait_until_gone(notes)
 
 
 def test_what_cannot_be_a_server_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,12 +32,12 @@ def test_a_message_holds_texts_images_and_files(server: Server, tmp_path: pathli
         session.ask(message)
         session.ask(broca.Image(PNG))
         first, second = said(session, "client.message.send")
-    content = first["message"]["content"]
+    content = first["content"]
     assert [block["type"] for block in content] == ["text", "image", "image", "document", "document"]
     assert content[1]["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     assert content[3]["title"] == "notes.md" and content[3]["source"]["data"] == "# Notes"
     assert content[4]["title"] == "said"
-    assert second["message"]["content"][0]["type"] == "image"
+    assert second["content"][0]["type"] == "image"
 
 
 def test_a_tool_gives_an_image_or_a_list_with_one(server: Server) -> None:
