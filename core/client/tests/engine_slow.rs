@@ -10,7 +10,7 @@ use broca::{ErrorKind, Json};
 use engine_host::service::{
     FULL, PLAIN, bare_event, delta, end, failure, head, line, result, results, say, stream, tool,
 };
-use engine_host::{Act, Dial, Host, Request};
+use engine_host::{Act, Host, Request};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -338,7 +338,6 @@ proptest! {
         naps in prop::collection::vec((0..4_000_u64, 1..30_000_usize), 1..40),
         fates in prop::collection::vec(fate(), 0..12),
         breaks in prop::option::of(0..50_usize),
-        refused in 0..3_usize,
     ) {
         let mut fates = fates.into_iter();
         let lag = r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"lagged; reconnect with since_event_id"}}"#;
@@ -368,10 +367,6 @@ proptest! {
         host.application = Box::new(|_, step| match step {
             Step::ToolCall(call) => Some((call.call, Answer::Complete(Json::string("A")))),
             _ => None,
-        });
-        let mut left = refused;
-        host.dialler = Box::new(move |_| {
-            if left > 0 { left -= 1; Dial::Fail(CloseReason::Refused) } else { Dial::Open }
         });
         host.pull = 0;
         host.command(2, say("go"));

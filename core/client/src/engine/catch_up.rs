@@ -76,8 +76,8 @@ impl CatchUp {
             }
             (Self::Reading(reading), Some(_)) => {
                 reading.watch.timeout(core, &mut reading.found, trace, now);
-                if !reading.watch.is_away() {
-                    reading.until.get_or_insert_with(|| now.plus(core.config.reach_timeout_ms));
+                if reading.until.is_none() && !reading.watch.is_away() {
+                    reading.until = Some(now.plus(core.config.reach_timeout_ms));
                 }
                 if reading.until.is_some_and(|at| at <= now) {
                     let ms = core.config.reach_timeout_ms;
