@@ -112,7 +112,7 @@
 
 /**
  * Somebody has to allow this call first; answer with `broca_approval_allow`, `broca_approval_allow_narrowed` or
- * `broca_approval_deny`. It has what a tool call has.
+ * `broca_approval_deny`. It has what a tool call has, and `server_side`.
  */
 #define BROCA_STEP_APPROVAL 8
 
@@ -217,6 +217,11 @@
  * A client.
  */
 typedef struct broca_client broca_client;
+
+/**
+ * Content blocks in their order: texts, images and files.
+ */
+typedef struct broca_content broca_content;
 
 /**
  * Why a call failed. It never holds keys or payloads.
@@ -628,8 +633,9 @@ broca_status broca_options_set_number(broca_options *options,
                                       broca_error **err);
 
 /**
- * Sets a text by its name: `client_version`, `user_agent`, or `features` (the words to ask for, separated by commas; all
- * when it is never set).
+ * Sets a text by its name: `client_version`, `user_agent`, `features` (the words to ask for, separated by commas; all
+ * when it is never set), or `approvals` (JSON: which tools of the service a person is asked for before they run, in sessions that
+ * the client opens: `{"ask": "*" or [name…], "narrow": {name: {pointer: rule}}}`).
  *
  * Ownership: borrows `options`; copies the texts.
  * Threads: not concurrently on one object.
@@ -1656,6 +1662,14 @@ broca_bytes broca_step_idempotency_key(const broca_step *step);
 int32_t broca_step_may_have_run(const broca_step *step);
 
 /**
+ * Whether the tool that an approval is about is the service's own, so that it runs there: 1 or 0.
+ *
+ * Ownership: borrows `step`.
+ * Threads: any.
+ */
+int32_t broca_step_server_side(const broca_step *step);
+
+/**
  * What became of a call (`done`, `failed`, `not_started`, `interrupted_may_have_run`, `timed_out_may_have_run`) or of an
  * operation that finished (`opened`, `replied`, `ended`, `page`, `participants`, `meta`, `updated`, `closed`).
  *
@@ -1903,6 +1917,84 @@ broca_status broca_sending_refuse(const broca_step *step,
                                   size_t reason_len,
                                   int32_t *accepted,
                                   broca_error **err);
+
+/**
+ * Makes content without anything in it.
+ *
+ * Ownership: returns `content` owned: free it with `broca_content_free`.
+ * Threads: any.
+ */
+broca_status broca_content_new(broca_content **content, broca_error **err);
+
+/**
+ * Adds a text.
+ *
+ * Ownership: changes `content`; copies `text`.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_text(broca_content *content,
+                                    const char *text,
+                                    size_t text_len,
+                                    broca_error **err);
+
+/**
+ * Adds an image. Its media type is `media_type`, such as `image/png`; empty, it is what the bytes show, else what the ending of
+ * `name` means, which may be empty, too. Where neither tells it is an error.
+ *
+ * Ownership: changes `content`; copies the rest.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_image(broca_content *content,
+                                     const char *bytes,
+                                     size_t bytes_len,
+                                     const char *media_type,
+                                     size_t media_type_len,
+                                     const char *name,
+                                     size_t name_len,
+                                     broca_error **err);
+
+/**
+ * Adds an image that the model's provider fetches by itself from this address.
+ *
+ * Ownership: changes `content`; copies `url`.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_image_url(broca_content *content,
+                                         const char *url,
+                                         size_t url_len,
+                                         broca_error **err);
+
+/**
+ * Adds a file; its title is the last part of `name`, if it has one. Text travels as text. The media type is found as that of an
+ * image.
+ *
+ * Ownership: changes `content`; copies the rest.
+ * Threads: any, but not while another uses it.
+ */
+broca_status broca_content_add_file(broca_content *content,
+                                    const char *bytes,
+                                    size_t bytes_len,
+                                    const char *media_type,
+                                    size_t media_type_len,
+                                    const char *name,
+                                    size_t name_len,
+                                    broca_error **err);
+
+/**
+ * The content as JSON, for `broca_session_send_message` and `broca_call_complete`. Nothing before something was added.
+ *
+ * Ownership: returns borrowed from `content` until it is changed or freed.
+ * Threads: any, but not while another changes it.
+ */
+broca_bytes broca_content_json(const broca_content *content);
+
+/**
+ * Frees content. NULL is fine.
+ *
+ * Ownership: takes `content`.
+ * Threads: any, but not while another uses it.
+ */
+void broca_content_free(broca_content *content);
 
 /**
  * The next change of what to watch: `events` is `BROCA_READABLE` and `BROCA_WRITABLE` in any combination, 0 to watch neither for

@@ -143,6 +143,7 @@ class step {
     std::string_view tool_use_id() const noexcept { return view(broca_step_tool_use_id(get())); }
     std::string_view idempotency_key() const noexcept { return view(broca_step_idempotency_key(get())); }
     bool may_have_run() const noexcept { return broca_step_may_have_run(get()) != 0; }
+    bool server_side() const noexcept { return broca_step_server_side(get()) != 0; }
     std::string_view outcome() const noexcept { return view(broca_step_outcome(get())); }
     std::string_view value() const noexcept { return view(broca_step_value(get())); }
     std::string_view message() const noexcept { return view(broca_step_message(get())); }

@@ -267,9 +267,11 @@ check "the suites compile" build usage usage.c "${flags[@]}" "${run_path[@]}"
 check "the suites compile" build conversation conversation.c "${flags[@]}" "${run_path[@]}"
 count "usage" timeout 120 "$work/usage"
 check "the suites compile" build attach attach.c "${flags[@]}" "${run_path[@]}"
+check "the suites compile" build approve approve.c "${flags[@]}" "${run_path[@]}"
 check "the suites compile" g++ -std=c++17 "${strict[@]:0:3}" -O1 -g "$tests/owners.cpp" "${flags[@]}" "${run_path[@]}" -o "$work/owners"
 count "conversation" env BROCA_TEST_MEMORY=1 timeout 600 "$work/conversation"
 count "attach" timeout 120 "$work/attach"
+count "approve" timeout 120 "$work/approve"
 count "owners" timeout 120 "$work/owners"
 
 mkdir -p "$work/testing"
@@ -281,8 +283,10 @@ check "the suites compile with sanitizers" build conversation-asan conversation.
 count "usage, sanitized" timeout 120 "$work/usage-asan"
 count "conversation, sanitized" env RUST_BACKTRACE=0 BROCA_TEST_SESSIONS=300 timeout 600 "$work/conversation-asan"
 check "the suites compile with sanitizers" build attach-asan attach.c "${testing[@]}"
+check "the suites compile with sanitizers" build approve-asan approve.c "${testing[@]}"
 check "the suites compile with sanitizers" g++ -std=c++17 "${strict[@]:0:3}" -O1 -g "$tests/owners.cpp" "${testing[@]}" -o "$work/owners-asan"
 count "attach, sanitized" timeout 120 "$work/attach-asan"
+count "approve, sanitized" timeout 120 "$work/approve-asan"
 count "owners, sanitized" timeout 120 "$work/owners-asan"
 check "the sequences compile with sanitizers" build sequences-asan sequences.c "${testing[@]}"
 for seed in 1 2 "$RANDOM"; do
@@ -295,6 +299,7 @@ if command -v valgrind >/dev/null; then
     check "the suites compile for Valgrind" build conversation-plain conversation.c "${plain[@]}"
     count "usage, Valgrind" timeout 300 "${grind[@]}" "$work/usage"
     count "attach, Valgrind" timeout 300 "${grind[@]}" "$work/attach"
+    count "approve, Valgrind" timeout 300 "${grind[@]}" "$work/approve"
     # Not TLS: Valgrind does not follow the assembly of its ciphers, and takes what they wrote for unwritten.
     less=(env -u BROCA_TLS_URL RUST_BACKTRACE=0 BROCA_TEST_SESSIONS=20 timeout 900)
     count "conversation, Valgrind" "${less[@]}" "${grind[@]}" "$work/conversation-plain"

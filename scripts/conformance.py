@@ -161,6 +161,14 @@ def a_server_tool_runs_within_the_call(s):
     same(texts(events[1]["payload"]["messages"][1]["content"]), ["done"], "inner exchanges are not replayed")
 
 
+def nobody_is_asked_for_consent_who_did_not_ask_to_be(s):
+    a = s.driver(TOOL, approvals={"ask": "*"})
+    content, events = a.reply("server")
+    expected = TURN[:3] + ["tool.call", "mcp.request", "mcp.response", "tool.result", *TURN[1:]]
+    same((types(events), texts(content)), (expected, ["done"]))
+    same(a.error("session.approve", {"tool_use_id": "tu_s", "decision": "allow"})[0], -32601)
+
+
 def a_client_tool_pauses_the_turn(s):
     a = s.driver(TOOL)
     content, events = a.reply("client")

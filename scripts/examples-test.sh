@@ -27,6 +27,9 @@ for name in quickstart approve observe; do
     cp "$root/examples/node/$name.mjs" "$place/node/$name.mjs"
     built "$target/debug/examples/$name"
 done
+compile_c "$root/scripts/relay/relay.c" "$place/c/relay"
+cp "$root/scripts/relay/relay.mjs" "$place/node/relay.mjs"
+built "$target/debug/relay"
 built "$target/debug/examples/attach"
 mkdir -p "$place/node/guide"
 for folder in "$root"/examples/guide/*/; do

@@ -16,6 +16,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import permutations
 
 import fragments
 import guides
@@ -98,6 +99,36 @@ def observe(programs, language, scratch):
     assert second.returncode == 0, f"ended with status {second.returncode}"
     seen = [tuple(line.split()) for line in (first + rest).splitlines()]
     assert seen == log, f"seen {seen}, logged {log}"
+
+
+def relay(programs, left_by, taken_by, scratch):
+    """A session that a program has left in the middle of a turn goes on in one of another language: with the result that it
+    had, the call that was open once more and with the key that it had, and the events that nobody has seen yet."""
+    file = scratch / f"relay-{left_by}-{taken_by}.json"
+
+    def leg(language, name):
+        command = {
+            "rust": [programs.build / "relay"],
+            "python": [programs.installed / "python/bin/python", ROOT / "scripts/relay/relay.py"],
+            "node": ["node", programs.installed / "node/relay.mjs"],
+            "c": [programs.installed / "c/relay"],
+        }[language]
+        done = subprocess.run(
+            [*map(str, command), name, str(file)], env=programs.environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=SECONDS,
+        )
+        # The one in Node ends itself by a signal, which leaves nothing to chance.
+        assert done.returncode == 0 or (name == "leave" and done.returncode < 0), done.stdout + done.stderr
+        words = [line.split(" ", 1) for line in done.stdout.splitlines() if " " in line]
+        return {kind: [rest for word, rest in words if word == kind] for kind in ("event", "call")}, done.stdout
+
+    left, _ = leg(left_by, "leave")
+    keys = {call.split()[0]: call.split()[1] for call in left["call"]}
+    assert all(call.endswith(" 0") for call in left["call"]) and keys.keys() == {"quick", "slow"}, left
+    taken, out = leg(taken_by, "take")
+    assert taken["call"] == [f"slow {keys['slow']} 1"], (left, taken)
+    assert f"quick by {left_by}" in out and f"slow by {taken_by}" in out, out
+    assert taken["event"] and not set(taken["event"]) & set(left["event"]), (left, taken)
 
 
 def attach(programs, scratch):
@@ -202,6 +233,9 @@ def cases(programs, scratch):
         yield f"approve: {language}", partial(approve, programs, language)
     for language in LANGUAGES:
         yield f"observe: {language}", partial(observe, programs, language, scratch)
+    for left_by, taken_by in permutations(LANGUAGES, 2):
+        sentence = f"relay: a turn left by {left_by} is taken up by {taken_by}"
+        yield sentence, partial(relay, programs, left_by, taken_by, scratch)
     yield "attach: rust", partial(attach, programs, scratch)
     yield "docs/scripts.md: its scripts are scripts", partial(scripts_of_models, programs)
     packages = programs.installed.parent / "packages"

@@ -70,10 +70,20 @@ async def broca_async(address: str) -> None:
 
 
 def broca_sync(address: str) -> None:
+    """A tool that runs where the turn is read, as the tools of the peers do; `ask` for the whole turn."""
+    broca_turns(address, inline=True)
+
+
+def broca_pool(address: str) -> None:
+    """The default: the tool runs on a thread of its own, where it can be abandoned."""
+    broca_turns(address, inline=False)
+
+
+def broca_turns(address: str, inline: bool) -> None:
     """A tool that is a function, `ask` for the whole turn."""
     import broca
 
-    @broca.tool
+    @broca.tool(inline=inline)
     def add(a: int, b: int) -> str:
         """Adds two numbers."""
         return str(a + b)
@@ -205,6 +215,7 @@ def http_client_turns(address: str) -> None:
 CONTENDERS = {
     "broca-async": broca_async,
     "broca-sync": broca_sync,
+    "broca-sync-pool": broca_pool,
     "aiohttp": aiohttp_turns,
     "httpx": httpx_turns,
     "requests": requests_turns,

@@ -121,7 +121,9 @@ static PYTHON_TURNS: Contender = python("broca, async", "turns.py", &["broca-asy
 static AIOHTTP_TURNS: Contender = python("aiohttp", "turns.py", &["aiohttp"], &["aiohttp"]);
 static HTTPX_TURNS: Contender = python("httpx", "turns.py", &["httpx"], &["httpx"]);
 static PYTHON_SYNC_TURNS: Contender =
-    python("broca, sync", "turns.py", &["broca-sync"], &["broca"]);
+    python("broca, sync, inline", "turns.py", &["broca-sync"], &["broca"]);
+static PYTHON_POOL_TURNS: Contender =
+    python("broca, sync, pool", "turns.py", &["broca-sync-pool"], &["broca"]);
 static HTTP_CLIENT_TURNS: Contender = python("http.client", "turns.py", &["http-client"], &[]);
 static REQUESTS_TURNS: Contender = python("requests", "turns.py", &["requests"], &["requests"]);
 static PYTHON_SESSIONS: Contender = python("broca, async", "sessions.py", &["broca"], &["broca"]);
@@ -177,6 +179,8 @@ static ROWS: &[Row] = &[
     row("T2", "T2 beside httpx", TURNS, &PYTHON_TURNS, &HTTPX_TURNS, 7.5),
     row("T3", "T3 beside http.client", TURNS, &PYTHON_SYNC_TURNS, &HTTP_CLIENT_TURNS, 1.6),
     row("T3", "T3 beside requests", TURNS, &PYTHON_SYNC_TURNS, &REQUESTS_TURNS, 5.0),
+    row("T3", "T3 pool beside http.client", TURNS, &PYTHON_POOL_TURNS, &HTTP_CLIENT_TURNS, 1.6),
+    row("T3", "T3 pool beside requests", TURNS, &PYTHON_POOL_TURNS, &REQUESTS_TURNS, 5.0),
     row("T4", "T4 beside fetch", TURNS, &NODE_TURNS, &FETCH_TURNS, 3.6),
     row("T4", "T4 beside undici", TURNS, &NODE_TURNS, &UNDICI_TURNS, 1.8),
     row("T5", "T5 turns beside aiohttp", TURNS, &PYTHON_SESSIONS, &AIOHTTP_SESSIONS, 2.0),

@@ -5,7 +5,7 @@ import { completion } from "./content";
 import { InvalidArgumentError } from "./errors";
 import type { Trace } from "./hooks";
 import { json } from "./json";
-import { ToolCallAt, ToolSettledAt } from "./layout";
+import { ApprovalAt, ToolCallAt, ToolSettledAt } from "./layout";
 import { Shown } from "./shown";
 
 /** What takes an answer; false: it came too late and changes nothing. */
@@ -144,6 +144,14 @@ export class Approval extends Call {
   get kind(): "approval" {
     return "approval";
   }
+  /** The tool is the service's own: it runs there, and only consent is asked for. */
+  readonly serverSide: boolean;
+
+  /** @internal */
+  constructor(batch: Batch, at: number, answers: Answers) {
+    super(batch, at, answers);
+    this.serverSide = batch.word(at + ApprovalAt.server_side) === 1;
+  }
 
   /** Lets the call run as it is. False when the question no longer mattered. */
   allow(): boolean {
@@ -168,6 +176,10 @@ export class Approval extends Call {
       if ("deny" in decision) return this.deny(decision.deny);
     }
     throw new InvalidArgumentError('a decision is "allow", { narrowed } or { deny }');
+  }
+
+  protected override fields(): object {
+    return { ...super.fields(), serverSide: this.serverSide };
   }
 }
 

@@ -25,15 +25,17 @@
 
 export { Client, Session, type Meta, type OpenOptions, type RequestOptions, type SessionOptions } from "./session";
 export type { SessionInfo, SessionsOptions, TurnInfo, UpdateOptions } from "./info";
-export type { ClientOptions } from "./options";
+export type { Approvals, ClientOptions } from "./options";
 export type { LogRecord } from "./shell";
 export { Turn, type Handlers, type SendOptions } from "./turn";
 export { History, Subscription, type HistoryOptions, type Page, type SubscribeOptions } from "./reading";
-export { tool, type NarrowRule, type Tool, type ToolContext, type ToolOptions } from "./tools";
+export { mcp, type McpOptions, type McpServer, type McpTool } from "./mcp";
+export { File, Image, type FileOptions } from "./media";
+export { tool, ToolInterrupted, type Brought, type NarrowRule, type Tool, type ToolContext, type ToolOptions } from "./tools";
 export type { ArgumentsOf, FromSchema, JsonSchema, StandardResult, StandardSchema } from "./schema";
 export type { OutputOptions } from "./output";
 export { SavedSession } from "./saved";
-export { Content, content, type ContentBlock, type Message } from "./content";
+export { Content, content, type ContentBlock, type Message, type Sent } from "./content";
 export { Event } from "./event";
 export { Approval, ApprovalWithdrawn, ToolCall, ToolCancel, ToolSettled, type Decision, type ToolOutcome } from "./calls";
 export { Received, Sending, type Trace } from "./hooks";

@@ -93,6 +93,7 @@ export const enum ApprovalAt {
   input = 8,
   idempotency_key = 10,
   may_have_run = 12,
+  server_side = 13,
 }
 
 export const enum ApprovalWithdrawnAt {

@@ -36,6 +36,9 @@ export interface Engine {
 export interface Native {
   version(): string;
   layoutVersion(): number;
+  mediaBlock(data: Uint8Array, isFile: boolean, mediaType?: string, name?: string, title?: string): string;
+  imageAt(url: string): string;
+  mcpAnswer(result: string): [word: string, value: string];
   errorTable(): [code: number, kind: string, name: string, parent: number | null, retry: string][];
   Engine: {
     new (options: string, seedLow: number, seedHigh: number, wallMs: number, table: Uint32Array): Engine;

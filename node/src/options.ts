@@ -4,6 +4,15 @@ import type { ConnectionOptions } from "node:tls";
 import { InvalidArgumentError } from "./errors";
 import { strictJson } from "./json";
 import type { LogRecord, Setup } from "./shell";
+import type { NarrowRule } from "./tools";
+
+/** Which tools of the service a person is asked for before they run. */
+export interface Approvals {
+  /** Their names, or `"*"` for all. */
+  ask: "*" | readonly string[];
+  /** What an approval may narrow, by tool and JSON pointer; without a rule an argument stays as it is. */
+  narrow?: Readonly<Record<string, Readonly<Record<string, NarrowRule>>>> | undefined;
+}
 
 /** How one client behaves. Times are milliseconds, sizes bytes; what is left out has its default. */
 export interface ClientOptions {
@@ -85,6 +94,11 @@ export interface ClientOptions {
   cancelGraceMs?: number | undefined;
   /** Bytes of the results of one pause together, since they travel in one request; the largest make way for a word about it. Default 16 MiB. */
   resultsBytes?: number | undefined;
+  /**
+   * Which tools of the service a person is asked for before they run, in sessions that this client opens, where the service can
+   * (feature `approve`); its operator may require more. Default: none.
+   */
+  approvals?: Approvals | undefined;
   /** The first delay before a lost subscription is taken up again, doubled at each failure. Default 100 ms. */
   reconnectFirstDelayMs?: number | undefined;
   /** The longest such delay. Default 10 s. */
@@ -140,7 +154,8 @@ export function setupOf(url: string, options: ClientOptions): Setup {
   return { options: strictJson(named, "the options"), tls: tls ?? {}, log: onLog, awakeMs: awakeUs / 1000 };
 }
 
-/** The same setup with the engine's hooks on. */
-export function withHooks(setup: Setup): Setup {
-  return { ...setup, options: JSON.stringify({ ...(JSON.parse(setup.options) as object), hooks: true }) };
+/** The same setup with other options of the engine. */
+export function withOptions(setup: Setup, changed: { hooks?: true; approvals?: Approvals }): Setup {
+  if (Object.keys(changed).length === 0) return setup;
+  return { ...setup, options: strictJson({ ...(JSON.parse(setup.options) as object), ...changed }, "the options") };
 }

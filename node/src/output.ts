@@ -1,6 +1,6 @@
 /** Typed output: the model is told a JSON Schema, and its answer is looked at before anybody gets it. */
 
-import type { Message } from "./content";
+import type { Message, Plain } from "./content";
 import { InvalidArgumentError, OutputInvalidError } from "./errors";
 import { json } from "./json";
 import { JsonChecker } from "./json-schema";
@@ -54,7 +54,8 @@ export class Wanted {
   }
 
   /** The message with what the model has to know about its answer. */
-  told(message: string | Message): string | Message {
+  told(message: Plain): Plain {
+    if (Array.isArray(message)) return [...message, { type: "text", text: this.#rule }];
     if (typeof message === "string") return `${message}\n\n${this.#rule}`;
     const { content } = (message as Message | null) ?? {};
     if (typeof content === "string") return { ...message, content: `${content}\n\n${this.#rule}` };

@@ -2,23 +2,24 @@
 
 import { inspect } from "node:util";
 import { ask, unexpected } from "./asking";
-import type { Message } from "./content";
-import { InvalidArgumentError } from "./errors";
+import { sentOf, type Plain, type Sent } from "./content";
+import { InvalidArgumentError, UsageError } from "./errors";
 import { info, metadataOf, sessions, type SessionInfo, type SessionsOptions, type UpdateOptions } from "./info";
-import { setupOf, withHooks, type ClientOptions } from "./options";
+import { hasServers, Servers } from "./mcp";
+import { setupOf, withOptions, type Approvals, type ClientOptions } from "./options";
 import { Wanted, type OutputOptions } from "./output";
 import { History, Subscription, type HistoryOptions, type SubscribeOptions } from "./reading";
 import type { Reply } from "./reply";
 import { SavedSession } from "./saved";
 import type { ArgumentsOf, JsonSchema, StandardSchema } from "./schema";
 import { Shell, type Setup } from "./shell";
-import { ToolSet, type Tool } from "./tools";
+import { ToolSet, type Brought, type Tool } from "./tools";
 import { Turn, TurnCore, type Handlers, type SendOptions, type TurnSetup } from "./turn";
 
 /** What a session is opened with. */
 export interface SessionOptions extends Handlers {
-  /** Tools of this program. */
-  tools?: readonly Tool[] | undefined;
+  /** Tools of this program, and MCP servers whose tools are brought ({@link mcp}): those are connected before the session is opened. */
+  tools?: readonly Brought[] | undefined;
   /** Gives up opening. */
   signal?: AbortSignal | undefined;
 }
@@ -27,6 +28,8 @@ export interface SessionOptions extends Handlers {
 export interface OpenOptions extends SessionOptions {
   /** What is kept with it from the beginning, an object; see {@link Session.update}. */
   metadata?: Readonly<Record<string, unknown>> | undefined;
+  /** Which tools of the service a person is asked for before they run; in place of the client's option. */
+  approvals?: Approvals | undefined;
 }
 
 /** Gives up a request. */
@@ -106,11 +109,26 @@ export class Client {
     }
   }
 
-  async #start(way: { open: object | null } | { join: string } | { observe: string } | { attach: string }, options: SessionOptions): Promise<Session> {
-    const { signal, onApproval, onSending, onReceived } = options;
-    const tools = new ToolSet(options.tools ?? []);
+  async #start(way: Way, options: OpenOptions): Promise<Session> {
+    const { signal } = options;
+    const brought = options.tools ?? [];
+    let servers: Servers | undefined;
+    if (hasServers(brought)) {
+      servers = new Servers(brought);
+      await servers.connect(signal);
+    }
+    try {
+      return await this.#opened(way, options, servers, new ToolSet(servers === undefined ? (brought as Tool[]) : servers.tools()));
+    } catch (error) {
+      await servers?.close();
+      throw error;
+    }
+  }
+
+  async #opened(way: Way, options: OpenOptions, servers: Servers | undefined, tools: ToolSet): Promise<Session> {
+    const { signal, onApproval, onSending, onReceived, approvals } = options;
     const hooked = onSending !== undefined || onReceived !== undefined;
-    const shell = new Shell(hooked ? withHooks(this.#setup) : this.#setup);
+    const shell = new Shell(withOptions(this.#setup, { ...(hooked && { hooks: true }), ...(approvals && { approvals }) }));
     const command =
       "open" in way
         ? { open: { tools: tools.declared, metadata: way.open } }
@@ -121,13 +139,18 @@ export class Client {
             : { observe: { session_id: way.observe } };
     try {
       const { value } = await ask(shell, command, signal);
-      return new Session(shell, value as Opened, tools, { onApproval, onSending, onReceived });
+      return new Session(shell, value as Opened, tools, { onApproval, onSending, onReceived }, servers);
     } catch (error) {
       shell.retire();
       throw error;
     }
   }
 }
+
+type Way = { open: object | null } | { join: string } | { observe: string } | { attach: string };
+
+/** Ends the MCP servers of sessions that were dropped. */
+const dropped = new FinalizationRegistry((servers: Servers) => void servers.close());
 
 interface Opened {
   session_id: string;
@@ -142,6 +165,7 @@ interface Opened {
 export class Session {
   readonly #shell: Shell;
   readonly #setup: TurnSetup;
+  readonly #servers: Servers | undefined;
   #pending: boolean;
   /** The session's id. */
   readonly id: string;
@@ -153,8 +177,10 @@ export class Session {
   readonly meta: Meta;
 
   /** @internal */
-  constructor(shell: Shell, opened: Opened, tools: ToolSet, handlers: Handlers) {
+  constructor(shell: Shell, opened: Opened, tools: ToolSet, handlers: Handlers, servers?: Servers) {
     this.#shell = shell;
+    this.#servers = servers;
+    if (servers !== undefined) dropped.register(this, servers, this);
     this.#setup = { tools, handlers, turns: new Set() };
     this.#pending = opened.pending;
     this.id = opened.session_id;
@@ -164,10 +190,10 @@ export class Session {
   }
 
   /**
-   * Starts a turn. Turns of one session run one after the other. What is wrong with the call itself is thrown by the
+   * Starts a turn, with a text, a list of texts, images, files and blocks, or a message. Turns of one session run one after the other. What is wrong with the call itself is thrown by the
    * turn's first step.
    */
-  send(message: string | Message, options: SendOptions = {}): Turn {
+  send(message: Sent, options: SendOptions = {}): Turn {
     return new Turn(this.#begin(message, options));
   }
 
@@ -177,11 +203,11 @@ export class Session {
    * With `output`, a JSON Schema or a Standard Schema validator, the model is told to answer with JSON that fits it, and the reply has
    * the value as its `output`. An answer that does not fit is sent back once with what is wrong with it; see {@link OutputOptions}.
    */
-  ask<const S extends JsonSchema | StandardSchema>(message: string | Message, options: OutputOptions<S>): Promise<Reply<ArgumentsOf<S>>>;
-  ask(message: string | Message, options?: SendOptions): Promise<Reply>;
-  ask(message: string | Message, options: SendOptions & Partial<OutputOptions<any>> = {}): Promise<Reply<any>> {
+  ask<const S extends JsonSchema | StandardSchema>(message: Sent, options: OutputOptions<S>): Promise<Reply<ArgumentsOf<S>>>;
+  ask(message: Sent, options?: SendOptions): Promise<Reply>;
+  ask(message: Sent, options: SendOptions & Partial<OutputOptions<any>> = {}): Promise<Reply<any>> {
     if (options.output === undefined) return this.#begin(message, options).reply();
-    return this.#askFor(message, options as OutputOptions<any>);
+    return this.#askFor(sentOf(message), options as OutputOptions<any>);
   }
 
   /**
@@ -236,9 +262,10 @@ export class Session {
     return info(this.#shell, { update: { metadata: metadataOf(metadata), version: version ?? null } }, signal);
   }
 
-  /** Replaces this client's tools, from the next turn on. The old tools stay when it fails. */
+  /** Replaces this client's tools, from the next turn on; those of MCP servers stay beside them. The old tools stay when it fails. */
   async updateTools(tools: readonly Tool[], { signal }: RequestOptions = {}): Promise<void> {
-    const next = new ToolSet(tools);
+    if (hasServers(tools)) throw new UsageError("an MCP server is brought when a session is opened, joined or attached to");
+    const next = new ToolSet(this.#servers === undefined ? tools : this.#servers.withOwn(tools));
     await ask(this.#shell, { update_tools: { tools: next.declared } }, signal);
     this.#setup.tools = next;
   }
@@ -252,6 +279,7 @@ export class Session {
   async close({ signal }: RequestOptions = {}): Promise<void> {
     await ask(this.#shell, { close: {} }, signal);
     this.#shell.retire();
+    await this.#leaveServers();
   }
 
   /**
@@ -261,6 +289,7 @@ export class Session {
   async leave(): Promise<void> {
     await Promise.all([...this.#setup.turns].map((turn) => turn.leave()));
     this.#shell.retire();
+    await this.#leaveServers();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -271,17 +300,38 @@ export class Session {
     return `Session(${this.id})`;
   }
 
-  #begin(message: string | Message, options: SendOptions): TurnCore {
-    return this.#turn({ send: { message } }, options);
+  #begin(message: Sent, options: SendOptions): TurnCore {
+    this.#followServers();
+    return this.#turn({ send: { message: sentOf(message) } }, options);
   }
 
-  #turn(command: { send: { message: string | Message } } | { resume: object }, options: SendOptions): TurnCore {
+  /** Declares the tools anew when an MCP server has told of other ones. The turn that follows waits for that. */
+  #followServers(): void {
+    if (this.#servers?.changed !== true) return;
+    const stay = (error: unknown): void =>
+      process.emitWarning(`the tools of an MCP server have changed, and the old ones stay: ${String(error)}`, "BrocaWarning");
+    try {
+      const next = new ToolSet(this.#servers.tools(), this.#setup.tools);
+      ask(this.#shell, { update_tools: { tools: next.declared } }).catch(stay);
+      this.#setup.tools = next;
+    } catch (error) {
+      stay(error);
+    }
+  }
+
+  async #leaveServers(): Promise<void> {
+    if (this.#servers === undefined) return;
+    dropped.unregister(this);
+    await this.#servers.close();
+  }
+
+  #turn(command: { send: { message: Plain } } | { resume: object }, options: SendOptions): TurnCore {
     const core = new TurnCore(this.#shell, { ...this.#setup, turns: this.#setup.turns }, command, options);
     if (!core.isOver) this.#pending = false;
     return core;
   }
 
-  async #askFor(message: string | Message, options: OutputOptions<any>): Promise<Reply<unknown>> {
+  async #askFor(message: Plain, options: OutputOptions<any>): Promise<Reply<unknown>> {
     const wanted = new Wanted(options);
     let asking = wanted.told(message);
     let before: Reply | undefined;

@@ -9,6 +9,7 @@ import type { Answers } from "./calls";
 import { completion } from "./content";
 import { InvalidArgumentError } from "./errors";
 import { ToolCallAt } from "./layout";
+import type { McpServer } from "./mcp";
 import { isValidator, validate, written, type ArgumentsOf, type JsonSchema, type StandardSchema } from "./schema";
 
 /** How an approval may narrow the arguments at a JSON pointer. */
@@ -86,13 +87,19 @@ export function tool<const S extends JsonSchema | StandardSchema = { readonly ty
 
 const NO_ARGUMENTS: JsonSchema = { type: "object", properties: {} };
 
+/** What a session brings: a tool, or an MCP server whose tools they are. */
+export type Brought = Tool | McpServer;
+
 /** The tools of a session, by name. */
 export class ToolSet {
   readonly #tools = new Map<string, Tool>();
+  readonly #before: ReadonlyMap<string, Tool> = new Map();
   /** For the engine. */
   readonly declared: readonly object[];
 
-  constructor(tools: readonly Tool[]) {
+  /** `before`: the set that this one replaces, should the service refuse it. */
+  constructor(tools: readonly Tool[], before?: ToolSet) {
+    if (before !== undefined) this.#before = new Map([...before.#before, ...before.#tools]);
     for (const each of tools) {
       if (!each.name) throw new InvalidArgumentError("a tool needs a name");
       if (this.#tools.has(each.name)) throw new InvalidArgumentError(`the tool "${each.name}": two tools have this name`);
@@ -107,7 +114,7 @@ export class ToolSet {
 
   /** The tool of this name, if a function answers its calls. */
   runnable(name: string): Tool | undefined {
-    const found = this.#tools.get(name);
+    const found = this.#tools.get(name) ?? this.#before.get(name);
     return found?.run === undefined ? undefined : found;
   }
 }
@@ -156,7 +163,7 @@ export class Running implements ToolContext {
       if (of.validator !== undefined) args = await validated(of.validator, args);
       [word, value] = completion(await (of.run as (args: unknown, context: ToolContext) => unknown)(args, this));
     } catch (error) {
-      [word, value] = ["fail", failureText(error)];
+      [word, value] = [error instanceof ToolInterrupted ? "interrupted" : "fail", failureText(error)];
     }
     try {
       this.#answers.answer(this.#call, word, value);
@@ -170,7 +177,7 @@ export class Running implements ToolContext {
 /** What the model reads of an error: its type and its message. */
 export function failureText(error: unknown): string {
   try {
-    if (error instanceof Misfit) return error.message;
+    if (error instanceof Misfit || error instanceof ToolInterrupted) return error.message;
     if (!(error instanceof Error)) return `Error: ${String(error)}`;
     const name = error.name === "Error" ? error.constructor?.name : error.name;
     return `${name || "Error"}: ${error.message}`;
@@ -179,8 +186,16 @@ export function failureText(error: unknown): string {
   }
 }
 
-/** Arguments that do not fit; the text is for the model. */
-class Misfit extends Error {}
+/**
+ * Thrown in a tool that does its work elsewhere: it was lost before it ended, and may have run. The message is what the model
+ * reads.
+ */
+export class ToolInterrupted extends Error {
+  override readonly name = "ToolInterrupted";
+}
+
+/** What failed elsewhere; the text is for the model, without the name of a class. @internal */
+export class Misfit extends Error {}
 
 async function validated(validator: StandardSchema, args: unknown): Promise<unknown> {
   const result = await validate(validator, args);

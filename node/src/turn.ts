@@ -3,7 +3,7 @@
 import { AsyncResource } from "node:async_hooks";
 import type { Batch } from "./batch";
 import { Approval, ApprovalWithdrawn, ToolCall, ToolCancel, ToolSettled, toolNameOf, type Decision } from "./calls";
-import type { Message } from "./content";
+import type { Plain } from "./content";
 import { InternalError } from "./errors";
 import { Event } from "./event";
 import { Received, Sending, type Trace } from "./hooks";
@@ -134,7 +134,7 @@ export class TurnCore extends Stream {
   protected readonly readsAhead = true;
 
   /** Begins with a command: a message, or the turn that another program left. */
-  constructor(shell: Shell, setup: TurnSetup, command: { send: { message: string | Message } } | { resume: object }, options: SendOptions) {
+  constructor(shell: Shell, setup: TurnSetup, command: { send: { message: Plain } } | { resume: object }, options: SendOptions) {
     super(shell);
     this.#setup = setup;
     const { onApproval, onSending, onReceived } = setup.handlers;

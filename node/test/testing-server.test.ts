@@ -64,6 +64,14 @@ class Driver implements Disposable {
     return driver;
   }
 
+  /** The same client of the same session on a connection of its own. */
+  beside(): Driver {
+    const driver = new Driver(this.#url);
+    driver.#id = this.#id;
+    driver.#key = this.#key;
+    return driver;
+  }
+
   [Symbol.dispose](): void {
     this.#agent.destroy();
   }
@@ -211,6 +219,26 @@ describe("a server for tests", () => {
     assert.equal(got.length, usual.length + 1);
     assert.deepEqual(got[1], got[2]);
     assert.equal(answer(await driver.message("again")), "one two");
+  });
+
+  it("holds a stream back while it goes on, until all is healed", async () => {
+    using driver = await Driver.open(server);
+    using watching = driver.beside();
+    await server.buffer({ request: "session.subscribe" });
+    const asked = watching.ask("session.subscribe", { since_event_id: "" });
+    while ((await server.status()).planned > 0) await sleep(5);
+    assert.equal(answer(await driver.message("hello")), "one two");
+    assert.equal(await Promise.race([asked, sleep(100, "held back")]), "held back");
+    await server.heal();
+    await driver.message("again");
+    assert.equal((await asked).statusCode, 200);
+  });
+
+  it("hands a buffered answer on when it has ended", async () => {
+    using driver = await Driver.open(server);
+    await server.buffer();
+    assert.equal(answer(await driver.message("hello")), "one two");
+    assert.equal((await server.status()).planned, 0);
   });
 
   it("falls silent after a line until all is healed", async () => {

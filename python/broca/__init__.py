@@ -9,7 +9,9 @@ of error.
 from . import _native as _native
 from . import errors
 from ._info import SessionInfo, SessionPage, TurnInfo
-from ._options import ClientOptions
+from ._mcp import McpServer, McpTool, mcp
+from ._media import File, Image
+from ._options import Approvals, ClientOptions
 from ._saved import SavedSession
 from ._version import __version__
 from .aio import AsyncClient, AsyncSession, AsyncSubscription, AsyncTurn
@@ -81,13 +83,14 @@ from .steps import (
     Warning,
 )
 from .sync import Client, Session, Subscription, Turn
-from .tools import CancelToken, Content, Tool, ToolContext, tool
+from .tools import CancelToken, Content, Tool, ToolContext, ToolInterrupted, tool
 
 __all__ = [
     "ApiError",
     "Approval",
     "ApprovalDeniedError",
     "ApprovalWithdrawn",
+    "Approvals",
     "AsyncClient",
     "AsyncSession",
     "AsyncSubscription",
@@ -105,10 +108,12 @@ __all__ = [
     "Done",
     "DriverNotRegisteredError",
     "Event",
+    "File",
     "ForkedError",
     "Gap",
     "HandshakeError",
     "HookError",
+    "Image",
     "InternalError",
     "InvalidArgumentError",
     "InvalidParamsError",
@@ -118,6 +123,8 @@ __all__ = [
     "LineTooLongError",
     "LoopLimitError",
     "MalformedError",
+    "McpServer",
+    "McpTool",
     "NotBrocaError",
     "NotOfferedError",
     "Notification",
@@ -150,6 +157,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolInputDelta",
+    "ToolInterrupted",
     "ToolNotAllowedError",
     "ToolSettled",
     "ToolTimeoutError",
@@ -166,5 +174,6 @@ __all__ = [
     "Warning",
     "__version__",
     "errors",
+    "mcp",
     "tool",
 ]

@@ -116,7 +116,7 @@ class Beside:
         span = self._span.start_tool(context.name, context.tool_use_id)
         shell = operation.shell
         operation.start(call, running)
-        if tool.is_async:
+        if tool.is_async or tool.inline:
             work = _run_tool(operation, running, tool, call, context, span)
             running.task = self._context.run(shell.loop.create_task, work)
             return
@@ -129,7 +129,7 @@ class Beside:
                 # What is no Exception (an exit, an interrupt) has nobody to go to from this thread but the model.
                 word, value = "fail", failure_text(error)
             operation.ended(call, running)
-            span.end(value if word == "fail" else None)
+            span.end(None if word.startswith("complete") else value)
             _answer(shell, call, word, value)
 
         try:
@@ -159,9 +159,9 @@ async def _run_tool(
     try:
         if span:
             with span.active():
-                word, value = await tool.run_async(context)
+                word, value = tool.run(context) if tool.inline else await tool.run_async(context)
         else:
-            word, value = await tool.run_async(context)
+            word, value = tool.run(context) if tool.inline else await tool.run_async(context)
     except asyncio.CancelledError:
         # Somebody else may want the task to end: the loop at its end, say.
         if not context.cancelled:
@@ -171,7 +171,7 @@ async def _run_tool(
         raise
     finally:
         operation.ended(call, running)
-        span.end(value if word == "fail" else None)
+        span.end(None if word.startswith("complete") else value)
         _answer(operation.shell, call, word, value)
 
 

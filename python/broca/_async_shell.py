@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from ._async_beside import Beside
+    from ._mcp_servers import Servers
     from ._options import Options
     from .steps import Finished
 
@@ -122,6 +123,7 @@ class Shell(Answering):
         "loop",
         "over",
         "room",
+        "servers",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, options: Options, *, hooks: bool) -> None:
@@ -149,6 +151,8 @@ class Shell(Answering):
         self._leaving = False
         self._leave_timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.Future[None] | None = None
+        self.servers: Servers | None = None
+        """MCP servers, which end with the shell."""
         self.forks = Process.forks
         Process.keep(self)
 
@@ -203,6 +207,20 @@ class Shell(Answering):
             self.leave(operation)
             raise
         return events, operation.outcome()
+
+    def declare(self, command: str) -> asyncio.Task[None]:
+        """Begins to declare tools; what comes of it is only told when it fails."""
+        operation = self.begin(command, None)
+
+        async def outcome() -> None:
+            try:
+                while await operation.more():
+                    pass
+                operation.outcome()
+            except BrocaError as fault:
+                logger.warning("the tools of an MCP server have changed, and the old ones stay: %s", fault.message)
+
+        return self.loop.create_task(outcome())
 
     def answer(
         self,
@@ -296,6 +314,8 @@ class Shell(Answering):
             await asyncio.wait(gone, timeout=_GOODBYE_S)
             for link in list(self._open):
                 link.close(abort=True)
+        if self.servers is not None:
+            await self.servers.close()
 
     def end(self) -> None:
         """Closes every connection at once. Whoever still waits is told."""
@@ -307,6 +327,8 @@ class Shell(Answering):
             self._timer = None
         if self._leave_timer is not None:
             self._leave_timer.cancel()
+        if self.servers is not None:
+            self.servers.close_soon()
         for task in list(self._tasks):
             task.cancel()
         for link in list(self._links.values()):

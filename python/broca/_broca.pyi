@@ -13,7 +13,10 @@ __all__ = [
     "decode_json",
     "error_table",
     "events_of",
+    "image_at",
     "layout_table",
+    "mcp_answer",
+    "media_block",
 ]
 
 _Effects: TypeAlias = list[tuple[Any, ...]] | None
@@ -100,3 +103,12 @@ def events_of(json: str) -> list[Event]: ...
 def decode_json(text: str) -> Any: ...
 def error_table() -> list[tuple[int, str, str, int | None, str]]: ...
 def layout_table() -> list[tuple[int, str, list[str]]]: ...
+def media_block(
+    data: bytes,
+    is_file: bool,
+    media_type: str | None = None,
+    name: str | None = None,
+    title: str | None = None,
+) -> str: ...
+def image_at(url: str) -> str: ...
+def mcp_answer(result: str) -> tuple[str, str]: ...

@@ -18,10 +18,13 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, NoReturn
 
+from pydantic_core import from_json
+
 from . import _broca, errors
 from ._broca import LAYOUT_VERSION, Engine, __version__
 from ._info import SessionInfo, SessionPage, info_of, metadata_json, session_page
 from ._json import compact, wire_value
+from ._media import plain
 from ._version import __version__ as package_version
 from .errors import BrocaError, ForkedError, InternalError
 from .steps import (
@@ -122,8 +125,9 @@ def open_command(way: str, session_id: str | None, tools: ToolSet | None, metada
 
 
 def send_command(message: Any) -> str:
-    """The command that starts a turn: a text, a list of content blocks, or a whole message."""
-    return f'{{"send":{{"message":{wire_value(message, "the message")}}}}}'
+    """The command that starts a turn: a text, a list of texts, images, files and blocks, or a whole message."""
+    written = message if type(message) is str else plain(message)
+    return f'{{"send":{{"message":{wire_value(written, "the message")}}}}}'
 
 
 def subscribe_command(after: Cursor | str | None) -> str:
@@ -196,9 +200,11 @@ class StepReader:
         self._names[call] = tool_use_id
         return ToolCall(tool_use_id, name, input, key, call, self._asks, self._runs_itself(name), bool(again))
 
-    def _approval(self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int) -> Approval:
+    def _approval(
+        self, call: int, tool_use_id: str, name: str, input: str, key: str, again: int, server_side: int
+    ) -> Approval:
         self._names[call] = tool_use_id
-        return Approval(tool_use_id, name, input, key, call, self._asks, bool(again))
+        return Approval(tool_use_id, name, input, key, call, self._asks, bool(again), bool(server_side))
 
     def _tool_cancel(self, call: int) -> ToolCancel:
         return ToolCancel(self._names.get(call, ""))
@@ -243,9 +249,9 @@ class StepReader:
     ) -> Done:
         counted = None
         if usage is not None:
-            tokens = json.loads(usage)
+            tokens = from_json(usage)
             counted = Usage(tokens.get("input_tokens", 0), tokens.get("output_tokens", 0))
-        spent = Spent() if session is None else Spent(**json.loads(session))
+        spent = Spent() if session is None else Spent(**from_json(session))
         return Done(Reply(text, message, counted, rounds, events, tool_calls, spent))
 
     def _failed(self, code: int, kind: str, message: str, retry: Any, details: str | None) -> Failed:

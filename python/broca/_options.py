@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ._awake import DEFAULT_US
@@ -15,7 +16,17 @@ from .errors import InvalidArgumentError, TlsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ClientOptions", "Options"]
+__all__ = ["Approvals", "ClientOptions", "Options"]
+
+
+class Approvals(TypedDict, total=False):
+    """Which tools of the service a person is asked for before they run."""
+
+    ask: str | Sequence[str]
+    """Their names, or ``"*"`` for all."""
+    narrow: Mapping[str, Mapping[str, str]]
+    """What an approval may narrow, by tool and JSON pointer; without a rule an argument stays as it is. The rules are
+    those of `tool`."""
 
 
 class ClientOptions(TypedDict, total=False):
@@ -96,6 +107,9 @@ class ClientOptions(TypedDict, total=False):
     results_bytes: int
     """Bytes of the results of one pause together, since they travel in one request; the largest make way for a word
     about it. Default 16 MiB."""
+    approvals: Approvals
+    """Which tools of the service a person is asked for before they run, in sessions that this client opens, where the
+    service can; its operator may require more. Default: none."""
     reconnect_first_delay_ms: int
     """Delay before a lost subscription is taken up again, doubled at each failure. Default 100 ms."""
     reconnect_max_delay_ms: int
@@ -141,6 +155,8 @@ class Options:
         engine = {name: value for name, value in given.items() if name not in _NOT_FOR_THE_ENGINE}
         if "features" in engine:
             engine["features"] = list(engine["features"])
+        if "approvals" in engine:
+            engine["approvals"] = _approvals(engine["approvals"])
         engine.setdefault("user_agent", f"broca-python/{__version__}")
         engine["environment"] = _proxy_variables(given.get("environment", os.environ))
         self.url = url
@@ -156,6 +172,14 @@ class Options:
     def engine_json(self, *, hooks: bool = False) -> str:
         """The options as the engine reads them; ``hooks`` turns ``Sending`` and ``Received`` on. Holds the key."""
         return compact({**self._engine, "hooks": True} if hooks else self._engine, "an option")
+
+    def asking(self, approvals: Approvals | None) -> Options:
+        """The same options with these ``approvals``, if there are any."""
+        if approvals is None:
+            return self
+        changed = copy(self)
+        changed._engine = {**self._engine, "approvals": _approvals(approvals)}
+        return changed
 
     @property
     def hooks(self) -> bool:
@@ -187,7 +211,7 @@ def _fits(name: str, value: Any) -> bool:
     """Whether it can be said to the engine at all; that checks the rest."""
     if name == "features":
         return not isinstance(value, str) and isinstance(value, Iterable) and all(isinstance(f, str) for f in value)
-    if name == "environment":
+    if name in ("environment", "approvals"):
         return isinstance(value, Mapping)
     if name == "ssl_context":
         return isinstance(value, ssl.SSLContext)
@@ -196,6 +220,18 @@ def _fits(name: str, value: Any) -> bool:
     if name in ("client_version", "user_agent"):
         return isinstance(value, str)
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _approvals(given: Any) -> dict[str, Any]:
+    """As JSON can write it; the engine checks what it says."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError("approvals are a dict with ask and narrow; see broca.Approvals")
+    plain = dict(given)
+    if "ask" in plain and not isinstance(plain["ask"], str):
+        plain["ask"] = list(plain["ask"])
+    if "narrow" in plain:
+        plain["narrow"] = {name: dict(rules) for name, rules in dict(plain["narrow"]).items()}
+    return plain
 
 
 def _proxy_variables(source: Mapping[str, str]) -> dict[str, str]:

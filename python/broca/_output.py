@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from ._json import compact
+from ._media import plain
 from ._schema import faults_of, schema_of_type
 from .errors import InvalidArgumentError, OutputInvalidError
 from .steps import Usage
@@ -59,6 +60,7 @@ class Output(Generic[T]):
 
     def asked_in(self, message: Any) -> Any:
         """The message with a word about the form of the answer at its end."""
+        message = plain(message)
         if isinstance(message, str):
             return f"{message}\n\n{self._form}"
         if isinstance(message, Mapping) and "content" in message:

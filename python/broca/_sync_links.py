@@ -87,7 +87,7 @@ class Links:
                     wire.readable = False
                     self._connected(wire, now)
                 continue
-            if wire.wants_write():
+            if wire.unfinished:
                 self._flush(wire, now)
                 # There may be room for more now.
                 self._carry_out(None, now)
@@ -142,7 +142,8 @@ class Links:
 
     def _carry_out(self, effects: Effects, now: int) -> None:
         """Carries out effects, and those that were put off, in order."""
-        self._note(effects)
+        if effects is not None:
+            self._later.extend(effects)
         while self._later:
             torn, self._torn = self._torn, True
             effects, self._later = self._later, []
@@ -191,7 +192,7 @@ class Links:
             # The engine hands out more than this without a word.
             size, wire.unsaid = wire.unsaid, 0
             self._note(self.engine.written(wire.conn, size, now))
-        if wire.wants_write():
+        if wire.unfinished:
             self._nudge = True
 
     def _on_write(self, now: int, conn: int, data: bytes) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextvars
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
 from . import _core as core
 from . import tracing
 from ._sync_links import now_ms
-from ._sync_shell import LEFT_EARLY, Driver
+from ._sync_shell import LEFT_EARLY, Driver, Inline
 from .errors import BrocaError, ClosedError, InternalError, UsageError
 from .steps import Approval, Failed, Finished, Received, Sending
 from .tools import ToolContext, ToolSet, failure_text
 
 if TYPE_CHECKING:
-    from .tools import Tool
+    from ._sync_shell import Waiting
+    from .tools import Answer, Tool
 
 ApprovalHandler = Callable[[Approval], Any]
 """Decides about a call: answers with the methods of the `Approval`, or gives True, False, the reason of a denial, or
@@ -25,6 +27,11 @@ SendingHandler = Callable[[Sending], Any]
 a thread of the session."""
 ReceivedHandler = Callable[[Received], None]
 """Sees the answer to a message. It is called by whoever waits for the turn."""
+
+INTERRUPTED = "The tool was interrupted before its end."
+
+_LAST = (core.FINISHED, core.FAILED)
+"""The records that end an operation."""
 
 _INSIDE: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("broca_inside", default=())
 """The sessions whose tools and handlers run here, innermost last."""
@@ -71,6 +78,7 @@ class Operation:
         "items",
         "left",
         "op",
+        "reading",
     )
 
     def __init__(
@@ -88,6 +96,8 @@ class Operation:
         self.final: Finished | Failed | None = None
         self.forgotten = False
         self.left = False
+        self.reading = 0
+        """The thread that waits for steps, or runs a tool meanwhile."""
         self._name = name
         self._beside = beside
         self._over = False
@@ -101,18 +111,25 @@ class Operation:
 
     def more(self, until: float | None = None) -> bool:
         """Waits until `items` has something; false when the operation is over, or the time."""
+        reading, self.reading = self.reading, threading.get_ident()
         try:
             while self.final is None and not self.left:
+                self.driver.enter(self._name)
+                waiting = self.driver.waiting(self.op)
+                if waiting is not None and waiting.inline:
+                    self._run_inline(waiting)
                 raw = self._more_records(until)
                 if raw is None:
                     # Not over, only late.
                     return False
-                self._read(raw)
+                if self._tuples:
+                    self._read(raw)
                 if raw:
                     self.items = iter(raw)
                     return True
             return False
         finally:
+            self.reading = reading
             # Nobody waits here any more.
             self.driver.start_tools()
 
@@ -146,7 +163,6 @@ class Operation:
     def _more_records(self, until: float | None) -> list[Any] | None:
         """Waits until there is something; None when there was nothing in time."""
         driver = self.driver
-        driver.enter(self._name)
         if self._raw is None:
             driver.pump(self._take, until)
         waiting = driver.waiting(self.op)
@@ -164,6 +180,37 @@ class Operation:
             self.forgotten = True
             driver.forget(self.op)
         return raw
+
+    def _run_inline(self, waiting: Waiting) -> None:
+        """Runs the tools that were called for this thread, one after the other, and answers their calls."""
+        driver = self.driver
+        if waiting.inside:
+            if waiting.inside == threading.get_ident():
+                raise UsageError(
+                    "a tool that runs inline cannot wait for its own turn, which goes on when the tool returns; "
+                    "request_cancel() asks for the end of the turn"
+                )
+            # Another thread is here to end the turn, and that runs no tools.
+            return
+        driver.start_tools()
+        while True:
+            inline = driver.enter_inline(waiting)
+            if inline is None:
+                return
+            answered = False
+            try:
+                word, value = "fail", INTERRUPTED
+                if not inline.begun:
+                    inline.begun = True
+                    word, value = inline.work()
+                driver.answer(inline.call, word, value)
+                answered = True
+            except BrocaError as error:
+                # About a turn that is over, an answer no longer matters.
+                core.logger.debug("an answer was not taken: %s", error.message)
+                answered = True
+            finally:
+                driver.leave_inline(waiting, answered=answered)
 
     def _take(self) -> bool | None:
         """Takes steps from the engine. Called while the session is moved, with its lock held."""
@@ -189,7 +236,7 @@ class Operation:
             record = raw[at]
             shown = self._beside is None or not self._beside.seen(self.op, record)
             step = self._reader.read(record) if shown else None
-            if isinstance(step, (Finished, Failed)):
+            if record[0] in _LAST:
                 self.final = step
                 step = None
             raw[at] = step
@@ -279,11 +326,29 @@ class Beside:
         waiting.running[call] = context
         span = self._span.start_tool(name, tool_use_id)
 
+        if tool.inline:
+            inside = (*_INSIDE.get(), id(driver))
+
+            def work() -> Answer:
+                _INSIDE.set(inside)
+                failure: str | None = "it did not come to its end"
+                try:
+                    answer = span.run(tool.run, context)
+                    failure = answer[1] if answer[0] == "fail" else None
+                finally:
+                    span.end(failure)
+                    waiting.running.pop(call, None)
+                return answer
+
+            copied = self._context.copy()
+            waiting.inline.append(Inline(call, lambda: copied.run(work)))
+            return
+
         def job() -> None:
             failure: str | None = "it did not come to its end"
             try:
                 word, value = span.run(tool.run, context)
-                failure = value if word == "fail" else None
+                failure = None if word.startswith("complete") else value
             finally:
                 span.end(failure)
                 waiting.running.pop(call, None)

@@ -29,8 +29,9 @@ from ._sync_wire import CONNECTING
 from .errors import BrocaError, ClosedError, UsageError
 
 if TYPE_CHECKING:
+    from ._mcp_servers import OnThread
     from ._options import Options
-    from .tools import ToolContext
+    from .tools import Answer, ToolContext
 
 T = TypeVar("T")
 
@@ -43,13 +44,40 @@ _CONCERNS = core.ASKING | {core.TOOL_CANCEL, core.APPROVAL_WITHDRAWN, core.RECEI
 LEFT_EARLY = "The program left the turn before the call was started."
 
 
+class Inline:
+    """A call whose tool runs on the thread that reads the turn, from the moment it came until it has been answered."""
+
+    __slots__ = ("begun", "call", "work")
+
+    def __init__(self, call: int, work: Callable[[], Answer]) -> None:
+        self.call = call
+        self.work = work
+        self.begun = False
+
+
 class Waiting:
     """Who waits for an operation."""
 
-    __slots__ = ("cancelled", "is_turn", "left", "over", "quiet", "raised", "ready", "running", "stash")
+    __slots__ = (
+        "cancelled",
+        "inline",
+        "inside",
+        "is_turn",
+        "left",
+        "over",
+        "quiet",
+        "raised",
+        "ready",
+        "running",
+        "stash",
+    )
 
     def __init__(self, is_turn: bool) -> None:
         self.is_turn = is_turn
+        self.inline: deque[Inline] = deque()
+        """Calls for the thread that reads the turn."""
+        self.inside = 0
+        """That thread, while it runs the first of them."""
         self.cancelled = False
         """No further tool is started."""
         self.stash: list[Any] = []
@@ -87,6 +115,8 @@ class Driver(Links, core.Answering):
         super().__init__(options, hooks=hooks)
         # Each session has its own threads: tools that use another session of the client cannot wait for each other.
         self.pool = Pool(options.tool_threads)
+        self.servers: OnThread | None = None
+        """MCP servers, which end with the session."""
         self._forks = core.Process.forks
         self._closed = False
         self._at_exit = False
@@ -121,8 +151,7 @@ class Driver(Links, core.Answering):
 
     def check_fork(self) -> None:
         """Refuses calls in a child of a fork."""
-        if self._forks != core.Process.forks:
-            core.Process.check(self._forks)
+        core.Process.check(self._forks)
 
     def usable(self) -> bool:
         """Whether the connections are still here, and belong to this process."""
@@ -134,7 +163,8 @@ class Driver(Links, core.Answering):
 
     def check(self) -> None:
         """Refuses calls after a fork and after the end."""
-        self.check_fork()
+        if self._forks != core.Process.forks:
+            core.Process.check(self._forks)
         if self._closed:
             raise ClosedError("the session's connections are closed here; join it again with a client")
         if self._at_exit:
@@ -190,6 +220,9 @@ class Driver(Links, core.Answering):
         self.check()
 
         def give(now: int) -> bool:
+            if self._timer is not None and self._timer <= now:
+                # Nobody may have moved the session for a while, and what has passed comes before the answer.
+                self._note(self.engine.timeout(now))
             in_time, effects = self.engine.answer(call, word, value, now, traceparent, tracestate, True)
             self._note(effects)
             return in_time
@@ -207,13 +240,13 @@ class Driver(Links, core.Answering):
             self.check()
             self._give(lambda now: self._cancel(op, now))
 
-    def cancel_turns(self) -> None:
-        """Ends every turn and waits until they are quiet, within bounds. Their steps are kept for whoever waits."""
+    def cancel_turns(self, only: int | None = None) -> None:
+        """Ends every turn, or one, and waits until it is quiet, within bounds. Steps are kept for whoever waits."""
         self.check()
         turns: dict[int, Waiting] = {}
 
         def cancel(now: int) -> None:
-            turns.update((op, waiting) for op, waiting in self._waiting.items() if waiting.is_turn)
+            turns.update((op, w) for op, w in self._waiting.items() if w.is_turn and only in (None, op))
             for op, waiting in turns.items():
                 waiting.cancelled = True
                 waiting.stop_tools()
@@ -271,6 +304,21 @@ class Driver(Links, core.Answering):
                 # Whoever still runs was told to stop long ago, or its time was over.
                 waiting.stop_tools()
             self._rest()
+
+    def enter_inline(self, waiting: Waiting) -> Inline | None:
+        """The call whose tool this thread is to run now, until `leave_inline`; none when there is no other."""
+        with self._lock:
+            if not waiting.inline:
+                return None
+            waiting.inside = threading.get_ident()
+            return waiting.inline[0]
+
+    def leave_inline(self, waiting: Waiting, *, answered: bool) -> None:
+        """The tool has come to its end."""
+        with self._lock:
+            waiting.inside = 0
+            if answered:
+                waiting.inline.popleft()
 
     def leave(self, op: int, within_ms: int) -> None:
         """Cancels an operation that nobody waits for any more, and waits until it is quiet, at most so long."""
@@ -377,6 +425,8 @@ class Driver(Links, core.Answering):
             self._tell()
             self._rest()
         self.pool.close()
+        if self.servers is not None:
+            self.servers.close()
 
     def _look(self) -> list[tuple[int, int]]:
         """Looks for what will be there at once, without sleeping. The lock is free meanwhile."""
@@ -448,9 +498,9 @@ class Driver(Links, core.Answering):
         waiting.ready = True
         if waiting.left:
             self._discard(op, waiting, now)
-        elif waiting.quiet and threading.current_thread() is not threading.main_thread():
+        elif (waiting.quiet or waiting.inside) and threading.current_thread() is not threading.main_thread():
             # On the main thread an interrupt could come between taking steps and keeping them.
-            self._keep_concerns(op, waiting)
+            self._keep(op, waiting)
         else:
             self._news = True
 
@@ -458,13 +508,18 @@ class Driver(Links, core.Answering):
         for waiting in self._waiting.values():
             waiting.ready = True
 
-    def _keep_concerns(self, op: int, waiting: Waiting) -> None:
-        """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others."""
+    def _keep(self, op: int, waiting: Waiting) -> None:
+        """Takes steps on behalf of somebody who only waits for the reply, so that nobody is woken for the others; or of
+        somebody who is busy with a tool, so that the tool hears that it is to stop."""
         steps, over, tuples = self.take(op, waiting, core.STEP_BATCH)
-        concerns = [steps[at] for at in tuples if steps[at][0] in _CONCERNS]
-        waiting.stash += concerns
+        for at in tuples:
+            context = waiting.running.get(steps[at][1]) if steps[at][0] == core.TOOL_CANCEL else None
+            if context is not None:
+                context.cancelled._set()
+        kept = [steps[at] for at in tuples if steps[at][0] in _CONCERNS] if waiting.quiet else steps
+        waiting.stash += kept
         waiting.over = over
-        self._news = self._news or over or bool(concerns)
+        self._news = self._news or over or bool(kept)
 
     def _abandon(self, op: int, now: int) -> None:
         waiting = self._waiting.get(op)
@@ -480,7 +535,20 @@ class Driver(Links, core.Answering):
         torn, self._torn = self._torn, True
         self.engine.cancel(op, now)
         self._note(self.engine.effects())
+        waiting = self._waiting.get(op)
+        if waiting is not None and waiting.inline:
+            self._stop_inline(waiting, now)
         self._torn = torn
+
+    def _stop_inline(self, waiting: Waiting, now: int) -> None:
+        """The turn was cancelled: calls that wait for the thread that reads it are not started any more."""
+        inline = waiting.inline
+        while len(inline) > bool(waiting.inside):
+            self._note(self.engine.answer(inline.pop().call, "fail", LEFT_EARLY, now, None, None, True)[1])
+        if waiting.inside:
+            # Who would tell the tools of this turn is busy with one of them.
+            for context in waiting.running.values():
+                context.cancelled._set()
 
     def take(self, op: int, waiting: Waiting, size: int) -> tuple[list[Any], bool, list[int]]:
         """Takes steps from the engine, about so many bytes of them; what follows is put off."""
@@ -494,7 +562,11 @@ class Driver(Links, core.Answering):
     def _discard(self, op: int, waiting: Waiting, now: int) -> None:
         """Throws the steps of an operation away that nobody waits for."""
         while True:
-            steps, over, _ = self.take(op, waiting, _ALL)
+            steps, over = waiting.stash, waiting.over
+            waiting.stash = []
+            if not over:
+                taken, over, _ = self.take(op, waiting, _ALL)
+                steps += taken
             for step in steps:
                 if type(step) is tuple and step[0] == core.TOOL_CALL:
                     self._note(self.engine.answer(step[1], "fail", LEFT_EARLY, now, None, None, True)[1])
@@ -512,12 +584,12 @@ class Driver(Links, core.Answering):
         if self._wake is None:
             self._wake = Wake.take()
         # Again and again, as below: it costs little, and an exception may have come in between.
-        self._poll.register(self._wake.reader, IN)
+        self._poll.register(self._wake.fd, IN)
         for wire in self._wires.values():
             wanted = 0 if wire.paused else IN
             if wire.stage == CONNECTING:
                 wanted = OUT
-            elif wire.wants_write():
+            elif wire.unfinished:
                 wanted |= OUT
             if wanted != wire.watched:
                 if not wanted:

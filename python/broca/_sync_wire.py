@@ -58,6 +58,7 @@ class Wire:
         "stage",
         "tls",
         "tunnel",
+        "unfinished",
         "unsaid",
         "watched",
         "why",
@@ -72,6 +73,8 @@ class Wire:
         self.tunnel = False
         self.paused = False
         self.readable = False
+        self.unfinished = False
+        """`flush` has something to do."""
         self.unsaid = 0
         """Bytes that have left, and the engine was not told yet."""
         self.watched = 0
@@ -127,6 +130,7 @@ class Wire:
             self.tls.object.do_handshake()
         except ssl.SSLWantReadError:
             pass
+        self.unfinished = self.tls.outgoing.pending > 0
 
     def secured(self) -> bool:
         """Whether the handshake has just been completed; true once."""
@@ -140,26 +144,28 @@ class Wire:
         if self._write_failed or not data:
             return False
         self._queue.append(data)
+        self.unfinished = True
         return True
-
-    def wants_write(self) -> bool:
-        """Whether `flush` has something to do."""
-        if self._write_failed:
-            return False
-        tls = self.tls
-        return bool(self._queue) or (tls is not None and (tls.unsent is not None or tls.outgoing.pending > 0))
 
     def flush(self) -> int:
         """Writes what the socket takes, and says how many of the engine's bytes have left.
 
         A fault ends only the writing: what the peer has said can still be read, and reading finds the end.
         """
+        tls = self.tls
         try:
-            return self._flush_plain() if self.tls is None else self._flush_tls(self.tls)
+            if tls is None:
+                size = self._flush_plain()
+                self.unfinished = bool(self._queue)
+            else:
+                size = self._flush_tls(tls)
+                self.unfinished = bool(self._queue) or tls.unsent is not None or tls.outgoing.pending > 0
         except OSError as fault:
             self._write_failed = core.close_reason(fault)
             self._queue.clear()
+            self.unfinished = False
             return 0
+        return size
 
     def read(self, buffer: bytearray) -> int:
         """Reads once: the number of bytes, or what came instead."""
@@ -225,7 +231,18 @@ class Wire:
 
     def _flush_plain(self) -> int:
         queue, link = self._queue, self._open_socket()
-        total = 0
+        if len(queue) == 1 and type(queue[0]) is bytes:
+            # What nearly every request is: one piece that the socket takes whole.
+            try:
+                total = link.send(queue[0])
+            except (BlockingIOError, InterruptedError):
+                return 0
+            if total == len(queue[0]):
+                queue.clear()
+                return total
+            _advance(queue, total)
+        else:
+            total = 0
         while queue:
             try:
                 if len(queue) == 1 or not hasattr(link, "sendmsg"):

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import tracing
 from ._async_beside import ApprovalHandler, Beside, Hooks, ReceivedHandler, SendingHandler
@@ -48,7 +48,7 @@ from ._pool import Pool
 from ._saved import SavedSession, attach_command, session_id_of
 from .errors import ClosedError, UsageError
 from .steps import Cursor, Event, Page, Reply, Spent
-from .tools import ToolSet
+from .tools import ToolSet, has_servers, listed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from ._async_operation import Operation
-    from ._options import ClientOptions
-    from .tools import ToolLike
+    from ._mcp_servers import Servers
+    from ._options import Approvals, ClientOptions
+    from .tools import Brought, ToolLike
 
 T = TypeVar("T")
 
@@ -98,28 +99,31 @@ class AsyncClient(NotCopied):
 
     async def open(
         self,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         metadata: Mapping[str, Any] | None = None,
+        approvals: Approvals | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
     ) -> AsyncSession:
-        """Opens a session and registers as its driver, with these tools.
+        """Opens a session and registers as its driver, with these tools. MCP servers among them (`broca.mcp`) are
+        connected before.
 
+        ``approvals`` says which tools of the service a person is asked for, in place of the client's option.
         ``on_approval`` decides about approvals where nobody sees the steps: in `ask` and `AsyncTurn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         ``metadata`` is kept with the session; see `AsyncSession.update`. Raises `NotOfferedError` where the service
         keeps none.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=True)
-        return await self._attach(open_command("open", None, given, metadata), given, hooks)
+        options = self._options.asking(approvals)
+        return await self._attach(lambda given: open_command("open", None, given, metadata), tools, hooks, options)
 
     async def join(
         self,
         session: SavedSession | str,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
@@ -127,14 +131,13 @@ class AsyncClient(NotCopied):
     ) -> AsyncSession:
         """Joins a session as one of its drivers; see `open`."""
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=True)
-        command = open_command("join", session_id_of(session, self.url), given)
-        return await self._attach(command, given, hooks)
+        session_id = session_id_of(session, self.url)
+        return await self._attach(lambda given: open_command("join", session_id, given), tools, hooks)
 
     async def attach(
         self,
         saved: SavedSession | str,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
@@ -146,13 +149,12 @@ class AsyncClient(NotCopied):
         up the turn that was left, if there is one. ``saved``: what `AsyncSession.save` gave, or its JSON text.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=True)
-        return await self._attach(attach_command(saved, given), given, hooks)
+        return await self._attach(lambda given: attach_command(saved, given), tools, hooks)
 
     async def observe(self, session: SavedSession | str) -> AsyncSession:
         """Joins a session to watch it: no registration, no tools."""
         command = open_command("observe", session_id_of(session, self.url), None)
-        return await self._attach(command, ToolSet((), asynchronous=True), Hooks())
+        return await self._attach(lambda _: command, (), Hooks())
 
     async def sessions(self, page_size: int | None = None) -> AsyncIterator[SessionInfo]:
         """The sessions that this client's key has opened or joined, the newest first, page by page.
@@ -227,18 +229,38 @@ class AsyncClient(NotCopied):
             )
         return loop
 
-    def _new_attached(self, *, hooks: bool) -> Attached:
-        shell = Shell(self._on_loop(), self._options, hooks=hooks)
+    def _new_attached(self, *, hooks: bool, options: Options | None = None) -> Attached:
+        shell = Shell(self._on_loop(), options or self._options, hooks=hooks)
         self._shells.add(shell)
         return Attached(shell)
 
-    async def _attach(self, command: str, tools: ToolSet, hooks: Hooks) -> AsyncSession:
+    async def _attach(
+        self, command: Callable[[ToolSet], str], brought: Iterable[Brought], hooks: Hooks, options: Options | None = None
+    ) -> AsyncSession:
         hooks.shown = hooks.shown or self._options.hooks
-        attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds())
+        servers: Servers | None = None
+        brought = listed(brought)
+        self._on_loop()
+        if has_servers(brought):
+            from ._mcp_servers import Servers, on_loop
+
+            servers = Servers(brought, on_loop)
+            await servers.connect()
         try:
-            _, finished = await attached.shell.run(command)
+            tools = ToolSet(brought if servers is None else servers.tools(), asynchronous=True)
+            written = command(tools)
+        except BaseException:
+            if servers is not None:
+                await servers.close()
+            raise
+        attached = self._new_attached(hooks=hooks.shown or tracing.traces_rounds(), options=options)
+        attached.shell.servers = servers
+        try:
+            _, finished = await attached.shell.run(written)
         except BaseException:
             attached.shell.leave_soon()
+            if servers is not None:
+                await servers.close()
             raise
         return AsyncSession(self, attached, opened(finished), tools, hooks)
 
@@ -252,6 +274,7 @@ class AsyncSession(NotCopied):
         self._opened = opened
         self._tools = tools
         self._hooks = hooks
+        self._declaring: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> str:
@@ -401,8 +424,12 @@ class AsyncSession(NotCopied):
         return info(finished)
 
     async def update_tools(self, tools: Iterable[ToolLike]) -> None:
-        """Replaces this client's tools, from the next turn on. When it fails, the old ones stay."""
+        """Replaces this client's tools, from the next turn on. When it fails, the old ones stay. The tools of
+        MCP servers stay beside them. Raises `UsageError` for another MCP server."""
         new = ToolSet(tools, asynchronous=True)
+        servers = self._shell().servers
+        if servers:
+            new = ToolSet(servers.with_own(new.all()), asynchronous=True, before=self._tools)
         command = compact({"update_tools": {"tools": new.declarations()}})
         _, finished = await self._shell().run(command)
         expect(finished, "updated")
@@ -458,7 +485,18 @@ class AsyncSession(NotCopied):
         self, message: Any, traceparent: str | None, tracestate: str | None
     ) -> tuple[Operation, Beside, tracing.SendSpan]:
         """Begins a turn with a message."""
+        self._follow_servers()
         return self._begun(send_command(message), traceparent, tracestate)
+
+    def _follow_servers(self) -> None:
+        """Declares the tools anew when an MCP server has told of other ones. The turn that follows waits for that."""
+        shell = self._shell()
+        changed = None if shell.servers is None else shell.servers.tools_again(self._tools, asynchronous=True)
+        if changed is not None:
+            declaring = shell.declare(compact({"update_tools": {"tools": changed.declarations()}}))
+            self._declaring.add(declaring)
+            declaring.add_done_callback(self._declaring.discard)
+            self._tools = changed
 
     def _begun(
         self, command: str, traceparent: str | None, tracestate: str | None

@@ -211,9 +211,11 @@ class Approval(_Called):
     """Somebody has to allow this call first. Without an answer it is denied when its time is over.
 
     ``may_have_run``: the program that had the session before may have run this call already.
+    ``server_side``: the tool is the service's own; it runs there, and only consent is asked for.
     """
 
     may_have_run: bool = False
+    server_side: bool = False
 
     def allow(self) -> Answered:
         """Runs the call as it is."""

@@ -25,8 +25,9 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, overload
 
 from . import tracing
 from ._core import (
@@ -37,6 +38,7 @@ from ._core import (
     expect,
     history_command,
     info,
+    logger,
     new_engine,
     open_command,
     opened,
@@ -62,15 +64,16 @@ from ._sync_operation import (
 from ._sync_shell import Driver
 from .errors import BrocaError, CancelledError, ClosedError, InternalError, TimeoutError, UsageError
 from .steps import Approval, Cursor, Done, Event, Gap, Page, Reply, Sending, Spent, Step, ToolCall
-from .tools import ToolSet
+from .tools import ToolSet, has_servers, listed
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from typing_extensions import Self, Unpack
 
-    from ._options import ClientOptions
-    from .tools import ToolLike
+    from ._mcp_servers import OnThread
+    from ._options import Approvals, ClientOptions
+    from .tools import Brought, ToolLike
 
 T = TypeVar("T")
 
@@ -101,28 +104,31 @@ class Client(NotCopied):
 
     def open(
         self,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         metadata: Mapping[str, Any] | None = None,
+        approvals: Approvals | None = None,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
         on_received: ReceivedHandler | None = None,
     ) -> Session:
-        """Opens a session and registers as its driver, with these tools.
+        """Opens a session and registers as its driver, with these tools. MCP servers among them (`broca.mcp`) are
+        connected before; they live on a thread of the session until it is left.
 
+        ``approvals`` says which tools of the service a person is asked for, in place of the client's option.
         ``on_approval`` decides about approvals where nobody sees the steps: in `Session.ask` and `Turn.reply`.
         ``on_sending`` and ``on_received`` see every message that leaves and every answer that comes.
         ``metadata`` is kept with the session; see `Session.update`. Raises `NotOfferedError` where the service keeps
         none.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=False)
-        return self._attach("open", open_command("open", None, given, metadata), given, hooks)
+        options = self._options.asking(approvals)
+        return self._attach("open", lambda given: open_command("open", None, given, metadata), tools, hooks, options)
 
     def join(
         self,
         session: SavedSession | str,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
@@ -130,14 +136,13 @@ class Client(NotCopied):
     ) -> Session:
         """Joins a session as one of its drivers; see `open`."""
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=False)
-        command = open_command("join", session_id_of(session, self.url), given)
-        return self._attach("join", command, given, hooks)
+        session_id = session_id_of(session, self.url)
+        return self._attach("join", lambda given: open_command("join", session_id, given), tools, hooks)
 
     def attach(
         self,
         saved: SavedSession | str,
-        tools: Iterable[ToolLike] = (),
+        tools: Iterable[Brought] = (),
         *,
         on_approval: ApprovalHandler | None = None,
         on_sending: SendingHandler | None = None,
@@ -149,13 +154,12 @@ class Client(NotCopied):
         the turn that was left, if there is one. ``saved``: what `Session.save` gave, or its JSON text.
         """
         hooks = Hooks(on_approval, on_sending, on_received)
-        given = ToolSet(tools, asynchronous=False)
-        return self._attach("attach", attach_command(saved, given), given, hooks)
+        return self._attach("attach", lambda given: attach_command(saved, given), tools, hooks)
 
     def observe(self, session: SavedSession | str) -> Session:
         """Joins a session to watch it: no registration, no tools."""
         command = open_command("observe", session_id_of(session, self.url), None)
-        return self._attach("observe", command, ToolSet((), asynchronous=False), Hooks())
+        return self._attach("observe", lambda _: command, (), Hooks())
 
     def sessions(self, page_size: int | None = None) -> Iterator[SessionInfo]:
         """The sessions that this client's key has opened or joined, the newest first, page by page.
@@ -205,18 +209,43 @@ class Client(NotCopied):
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
 
-    def _driver(self, *, hooks: bool) -> Driver:
+    def _check(self) -> None:
         Process.check(self._forks)
         if self._closed:
             raise ClosedError("the client is closed")
-        driver = Driver(self._options, hooks=hooks)
+
+    def _driver(self, *, hooks: bool, options: Options | None = None) -> Driver:
+        self._check()
+        driver = Driver(options or self._options, hooks=hooks)
         self._drivers.add(driver)
         return driver
 
-    def _attach(self, way: str, command: str, tools: ToolSet, hooks: Hooks) -> Session:
-        driver = self._driver(hooks=hooks.wanted() or tracing.traces_rounds())
+    def _attach(
+        self,
+        way: str,
+        command: Callable[[ToolSet], str],
+        brought: Iterable[Brought],
+        hooks: Hooks,
+        options: Options | None = None,
+    ) -> Session:
+        brought = listed(brought)
+        on_thread: OnThread | None = None
+        if has_servers(brought):
+            from ._mcp_servers import OnThread
+
+            self._check()
+            on_thread = OnThread(brought)
         try:
-            _, finished = run(driver, command, f"Client.{way}")
+            tools = ToolSet(brought if on_thread is None else on_thread.servers.tools(), asynchronous=False)
+            written = command(tools)
+            driver = self._driver(hooks=hooks.wanted() or tracing.traces_rounds(), options=options)
+        except BaseException:
+            if on_thread is not None:
+                on_thread.close()
+            raise
+        driver.servers = on_thread
+        try:
+            _, finished = run(driver, written, f"Client.{way}")
         except BaseException:
             driver.close()
             raise
@@ -286,7 +315,10 @@ class Session(NotCopied):
         """
         self._driver.enter("Session.send")
         self._refuse_inside()
-        return self._begun(send_command(message), traceparent, tracestate)
+        command = send_command(message)
+        if self._driver.servers is not None:
+            self._follow(self._driver.servers)
+        return self._begun(command, traceparent, tracestate)
 
     @overload
     def ask(
@@ -384,8 +416,12 @@ class Session(NotCopied):
         return info(finished)
 
     def update_tools(self, tools: Iterable[ToolLike]) -> None:
-        """Replaces this client's tools, from the next turn on. When it fails, the old ones stay."""
+        """Replaces this client's tools, from the next turn on. When it fails, the old ones stay. The tools of
+        MCP servers stay beside them. Raises `UsageError` for another MCP server."""
         new = ToolSet(tools, asynchronous=False)
+        servers = self._driver.servers and self._driver.servers.servers
+        if servers:
+            new = ToolSet(servers.with_own(new.all()), asynchronous=False, before=self._tools)
         command = compact({"update_tools": {"tools": new.declarations()}})
         _, finished = run(self._driver, command, "Session.update_tools")
         expect(finished, "updated")
@@ -422,6 +458,19 @@ class Session(NotCopied):
     def _asked(self, message: Any, traceparent: str | None, tracestate: str | None) -> Reply:
         """Sends a message and drives the turn to its reply."""
         return self.send(message, traceparent=traceparent, tracestate=tracestate).reply()
+
+    def _follow(self, on_thread: OnThread) -> None:
+        """Declares the tools anew when an MCP server has told of other ones."""
+        changed = on_thread.servers.tools_again(self._tools, asynchronous=False)
+        if changed is None:
+            return
+        try:
+            command = compact({"update_tools": {"tools": changed.declarations()}})
+            expect(run(self._driver, command, "Session.send")[1], "updated")
+        except BrocaError as fault:
+            logger.warning("the tools of an MCP server have changed, and the old ones stay: %s", fault.message)
+            return
+        self._tools = changed
 
     def _refuse_inside(self) -> None:
         if runs_inside(self._driver):
@@ -523,6 +572,10 @@ class Turn(NotCopied):
         no error; one that had failed before raises that.
         """
         operation = self._operation
+        if operation.reading not in (0, get_ident()):
+            # Another thread reads, and is to hear how it ended.
+            operation.driver.cancel_turns(operation.op)
+            return
         self.request_cancel()
         while not operation.forgotten and operation.more():
             operation.items = iter(())

@@ -22,6 +22,7 @@ from typing import (
     Any,
     Callable,
     Generic,
+    Protocol,
     TypeVar,
     Union,
     overload,
@@ -31,11 +32,13 @@ from pydantic_core import PydanticSerializationError, to_json
 from typing_extensions import Concatenate, Literal, ParamSpec
 
 from ._json import wire_value
+from ._media import is_content, plain
 from .errors import InvalidArgumentError, ToolError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import SupportsIndex
 
+    from ._mcp import McpServer
     from ._schema import Arguments
 
 P = ParamSpec("P")
@@ -52,7 +55,14 @@ Answer = tuple[str, str]
 ToolLike = Union["Tool[..., Any]", Callable[..., Any]]
 """A tool, or a function that becomes one with the defaults of `tool`."""
 
+Brought = Union["Tool[..., Any]", Callable[..., Any], "McpServer"]
+"""What a session brings: tools, and MCP servers whose tools they are."""
+
 _NARROW_RULES = {"remove_elements", "at_most", "at_least", "path_within", "one_of_prefix"}
+
+
+class _Waits(Protocol):
+    def set(self) -> Any: ...
 
 
 class CancelToken:
@@ -66,7 +76,7 @@ class CancelToken:
     def __init__(self) -> None:
         self._cancelled = False
         # Few tools wait for it, so that whoever does brings what to wait with.
-        self._waiting: list[threading.Event] = []
+        self._waiting: list[_Waits] = []
 
     def __bool__(self) -> bool:
         return self._cancelled
@@ -88,6 +98,15 @@ class CancelToken:
                 event.wait(timeout)
             self._waiting.remove(event)
         return self._cancelled
+
+    def _tell(self, waits: _Waits) -> None:
+        """Sets this as soon as the call is cancelled."""
+        self._waiting.append(waits)
+        if self._cancelled:
+            waits.set()
+
+    def _untell(self, waits: _Waits) -> None:
+        self._waiting.remove(waits)
 
     def _set(self) -> None:
         self._cancelled = True
@@ -130,6 +149,20 @@ class ToolContext:
         return f"ToolContext({self.name}, {self.tool_use_id})"
 
 
+class ToolInterrupted(Exception):
+    """Raised in a tool that does its work elsewhere: it was lost before it ended, and may have run. The message is
+    what the model reads."""
+
+
+class Written:
+    """A tool's result that is written already: JSON of a string or of an array of content blocks."""
+
+    __slots__ = ("json",)
+
+    def __init__(self, json: str) -> None:
+        self.json = json
+
+
 @dataclass(frozen=True)
 class Content:
     """A tool's result as content blocks, passed on to the model as they are.
@@ -157,6 +190,8 @@ class Tool(Generic[P, R]):
     """What the model is told about it."""
     sequential: bool
     """Whether it never runs beside another sequential tool."""
+    inline: bool
+    """Whether it runs where its turn is read, instead of on a thread of its own."""
     timeout: float | None
     """Seconds that one call may take; over it the call is answered as timed out, and told to stop."""
     approval: bool
@@ -175,6 +210,7 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         sequential: bool = False,
+        inline: bool = False,
         timeout: float | None = None,
         approval: bool = False,
         narrow: Mapping[str, NarrowRule] | None = None,
@@ -201,7 +237,7 @@ class Tool(Generic[P, R]):
         self._settle(
             _name_of(function) if name is None else name,
             _schema.description_of(function) if description is None else description,
-            sequential, timeout, approval, narrow,
+            sequential, inline, timeout, approval, narrow,
         )  # fmt: skip
         functools.update_wrapper(self, function, updated=())
         try:
@@ -223,6 +259,7 @@ class Tool(Generic[P, R]):
         handler: Callable[[Any, ToolContext], Any],
         *,
         sequential: bool = False,
+        inline: bool = False,
         timeout: float | None = None,
         approval: bool = False,
         narrow: Mapping[str, NarrowRule] | None = None,
@@ -242,6 +279,7 @@ class Tool(Generic[P, R]):
         made.is_async = _is_async(handler)
         made._function = handler
         made._raw = True
+        made._set_inline(inline)
         return made
 
     @classmethod
@@ -265,7 +303,7 @@ class Tool(Generic[P, R]):
         made._bound = made._in_class = False
         made.is_manual = True
         made.is_async = False
-        made._settle(name, description, sequential, timeout, approval, narrow)
+        made._settle(name, description, sequential, False, timeout, approval, narrow)
         if not isinstance(input_schema, Mapping) or input_schema.get("type") != "object":
             raise made._refused('its input schema must describe an object: {"type": "object", …}')
         made._raw_schema = dict(input_schema)
@@ -322,6 +360,8 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         by = "the application" if self.is_manual else "a task" if self.is_async else "a thread"
+        if self.inline:
+            by = "whoever reads the turn"
         return f"Tool({self.name}, run by {by})"
 
     def declaration(self) -> dict[str, Any]:
@@ -345,6 +385,8 @@ class Tool(Generic[P, R]):
         try:
             args, kwargs = self._call_arguments(context)
             result = self._function(*args, **kwargs)
+            if type(result) is str:
+                return "complete_text", result
             if inspect.isawaitable(result):
                 if inspect.iscoroutine(result):
                     result.close()
@@ -353,10 +395,8 @@ class Tool(Generic[P, R]):
                     "TypeError: the tool returned an awaitable: it has to be written with async def",
                 )
             return _answer(result)
-        except _UnfitArguments as unfit:
-            return "fail", str(unfit)
         except Exception as error:
-            return "fail", failure_text(error)
+            return _failure(error)
 
     async def run_async(self, context: ToolContext) -> Answer:
         """Runs one call of an ``async def`` tool and gives its answer. Cancellation goes through."""
@@ -366,10 +406,8 @@ class Tool(Generic[P, R]):
             if type(result) is CoroutineType or isinstance(result, Awaitable):
                 result = await result
             return _answer(result)
-        except _UnfitArguments as unfit:
-            return "fail", str(unfit)
         except Exception as error:
-            return "fail", failure_text(error)
+            return _failure(error)
 
     def _call_arguments(self, context: ToolContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._raw:
@@ -406,11 +444,13 @@ class Tool(Generic[P, R]):
         name: str,
         description: str,
         sequential: bool,
+        inline: bool,
         timeout: float | None,
         approval: bool,
         narrow: Mapping[str, NarrowRule] | None,
     ) -> None:
         self.name, self.description = name, description
+        self._set_inline(inline)
         self.sequential, self.timeout, self.approval = sequential, timeout, approval
         self.narrow = dict(narrow or {})
         if not isinstance(name, str) or not name:
@@ -425,6 +465,11 @@ class Tool(Generic[P, R]):
             if pointer and not pointer.startswith("/"):
                 raise self._refused(f'"{pointer}" is no JSON pointer: write "/{pointer}"')
 
+    def _set_inline(self, inline: bool) -> None:
+        if inline and self.is_async:
+            raise self._refused("inline=True is for plain functions: an async def runs on the loop anyway")
+        self.inline = bool(inline)
+
     def _refused(self, why: str) -> InvalidArgumentError:
         return InvalidArgumentError(f'the tool "{self.name}": {why}')
 
@@ -437,6 +482,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     sequential: bool = False,
+    inline: bool = False,
     timeout: float | None = None,
     approval: bool = False,
     narrow: Mapping[str, NarrowRule] | None = None,
@@ -448,6 +494,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     sequential: bool = False,
+    inline: bool = False,
     timeout: float | None = None,
     approval: bool = False,
     narrow: Mapping[str, NarrowRule] | None = None,
@@ -462,6 +509,10 @@ def tool(
     name: Instead of the function's name.
     description: Instead of the docstring's text.
     sequential: Never run it beside another sequential tool.
+    inline: Run it where the turn is read, as a plain call: the thread that iterates the turn or waits for the reply, or
+        the loop's. That saves waking a thread, and is for functions that are quick and never block: while one runs
+        nothing else of the turn moves, calls beside it wait for it, and nothing can abandon it. Its `timeout` is
+        looked at when it returns. See docs/python.md.
     timeout: Seconds that one call may take.
     approval: Ask before each call.
     narrow: Which arguments an approval may narrow: JSON pointer to rule: ``{"/paths": "remove_elements"}``.
@@ -474,36 +525,52 @@ def tool(
 
     def make(function: Callable[..., Any]) -> Tool[..., Any]:
         return Tool(
-            function, name=name, description=description, sequential=sequential,
+            function, name=name, description=description, sequential=sequential, inline=inline,
             timeout=timeout, approval=approval, narrow=narrow, _names=names,
         )  # fmt: skip
 
     return make if function is None else make(function)
 
 
-def as_tool(given: ToolLike) -> Tool[..., Any]:
+def listed(tools: Iterable[Brought]) -> list[Brought]:
+    """What was given for ``tools=``. Raises `InvalidArgumentError` for what is no list."""
+    if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
+        raise InvalidArgumentError("tools= takes a list of tools")
+    return list(tools)
+
+
+def has_servers(tools: Iterable[Brought]) -> bool:
+    """Whether MCP servers are among the tools."""
+    from ._mcp import McpServer
+
+    return any(isinstance(tool, McpServer) for tool in tools)
+
+
+def as_tool(given: Brought) -> Tool[..., Any]:
     """The tool that was given, or made of the function that was given."""
     if isinstance(given, Tool):
         return given
+    if has_servers((given,)):
+        raise UsageError("an MCP server is brought when a session is opened, joined or attached to")
     function = getattr(given, "__func__", None)
     if isinstance(function, Tool):
         # A class method over a tool.
         bound: Tool[..., Any] = function.__get__(getattr(given, "__self__", None))
         return bound
-    return Tool(given)
+    made: Any = given
+    return Tool(made)
 
 
 class ToolSet:
     """The tools of a session, by name."""
 
-    __slots__ = ("_by_name",)
+    __slots__ = ("_before", "_by_name")
 
-    def __init__(self, tools: Iterable[ToolLike], *, asynchronous: bool) -> None:
-        """Raises `InvalidArgumentError` for unusable tools, `UsageError` for async ones in a `Client`."""
+    def __init__(self, tools: Iterable[Brought], *, asynchronous: bool, before: ToolSet | None = None) -> None:
+        """``before``: the set that this one replaces, should the service refuse it. Raises `InvalidArgumentError` for
+        unusable tools, `UsageError` for async ones in a `Client`."""
         self._by_name: dict[str, Tool[..., Any]] = {}
-        if isinstance(tools, (str, bytes)) or not isinstance(tools, Iterable):
-            raise InvalidArgumentError("tools= takes a list of tools")
-        for tool in map(as_tool, tools):
+        for tool in map(as_tool, listed(tools)):
             if tool.name in self._by_name:
                 raise InvalidArgumentError(f'the tool "{tool.name}": two tools have this name')
             if tool.is_async and not asynchronous:
@@ -512,14 +579,19 @@ class ToolSet:
                     "use broca.AsyncClient, or write it as a plain def"
                 )
             self._by_name[tool.name] = tool
+        self._before: dict[str, Tool[..., Any]] = {} if before is None else {**before._before, **before._by_name}
 
     def declarations(self) -> list[dict[str, Any]]:
         """What the engine has to know of them."""
         return [tool.declaration() for tool in self._by_name.values()]
 
+    def all(self) -> list[Tool[..., Any]]:
+        """The tools, in their order."""
+        return list(self._by_name.values())
+
     def runnable(self, name: str) -> Tool[..., Any] | None:
         """The tool that runs a call by itself; None when the application has to answer it."""
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) or self._before.get(name)
         return None if found is None or found.is_manual else found
 
 
@@ -536,14 +608,19 @@ def failure_text(error: BaseException) -> str:
 
 
 def answer_of(result: Any) -> Answer:
-    """The answer that a result stands for: a str as it is, a `Content` as blocks, anything else as JSON text.
+    """The answer that a result stands for: a str as it is, a `Content`, images and files (also in a list) as
+    blocks, anything else as JSON text.
 
     Raises `InvalidArgumentError` for what has no JSON.
     """
     if isinstance(result, str):
         return "complete_text", str(result)
+    if isinstance(result, Written):
+        return "complete", result.json
     if isinstance(result, Content):
         return "complete", wire_value(list(result.blocks), "the content")
+    if is_content(result):
+        return "complete", wire_value(plain(result), "the content")
     try:
         return "complete_text", to_json(result, inf_nan_mode="null").decode()
     except (PydanticSerializationError, ValueError, RecursionError) as fault:
@@ -552,6 +629,12 @@ def answer_of(result: Any) -> Answer:
 
 class _UnfitArguments(Exception):
     """The model's arguments do not fit; the text is for the model."""
+
+
+def _failure(error: Exception) -> Answer:
+    if isinstance(error, ToolInterrupted):
+        return "interrupted", str(error) or "The call was interrupted. It may have run, in whole or in part."
+    return "fail", str(error) if isinstance(error, _UnfitArguments) else failure_text(error)
 
 
 def _answer(result: Any) -> Answer:

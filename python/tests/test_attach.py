@@ -304,3 +304,19 @@ def test_limits_are_options_of_both_clients(name: str) -> None:
 
 def test_a_context_made_by_a_test_is_of_a_first_call() -> None:
     assert tools.ToolContext("t", "tu_1", "k", "{}").may_have_run is False
+
+
+def test_a_pause_that_another_driver_has_taken_over_is_told_to_whoever_comes_back() -> None:
+    with Server(turn_timeout=1, keys=["second"]) as server:
+        _, saved = left_by(SYNC, server)
+        with broca.Client(server.url, server.keys["second"]) as second, second.join(saved.session_id) as session:
+            # It waits until the time of the pause is over.
+            assert session.ask("hello").text
+        with broca.Client(server.url, server.key) as client, client.attach(saved) as session:
+            turn = session.resume()
+            assert turn is not None
+            with pytest.raises(errors.TimeoutError, match="given the paused turn up"):
+                turn.reply()
+            abandoned = [event.payload for event in session.events() if event.type == "session.error"]
+            assert [payload["reason"] for payload in abandoned] == ["driver_turn_abandoned"]
+            assert session.ask("again").text

@@ -140,3 +140,16 @@ def test_without_turns_it_returns_at_once(run: Run) -> None:
         run(main(service))
         with broca.Client(service.url, "k", environment={}) as client:
             client.open().cancel()
+
+
+def test_a_turn_that_it_has_ended_is_left_at_once() -> None:
+    cancelled = threading.Event()
+    with Service(ticking(cancelled), features=("cancel",)) as service:
+        # It would wait for longer than this, and than any test may take.
+        client = broca.Client(service.url, "k", environment={}, cancel_grace_ms=300_000)
+        session = client.open()
+        with session.send("endless") as turn:
+            next(turn)
+            session.cancel()
+        assert session.ask("hello").text == "hello"
+        client.close()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -450,6 +451,39 @@ def test_a_line_comes_twice_inside_a_whole_stream(server: Server) -> None:
         assert len(lines) == len(usual) + 1
         assert lines[1] == lines[2]
         assert text(driver.message("again")) == "one two"
+
+
+@needs_broca
+def test_a_buffered_stream_is_held_back_while_it_goes_on_and_comes_when_all_is_healed(server: Server) -> None:
+    with driving(server) as driver, driving(server) as beside:
+        beside.id, beside.key = driver.id, driver.key
+        server.buffer(request="session.subscribe")
+        got: list[Any] = []
+
+        def watch() -> None:
+            try:
+                got.extend(itertools.islice(driver.stream("session.subscribe", {"since_event_id": ""}), 3))
+            except (OSError, http.client.HTTPException) as error:
+                got.append(error)
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        wait_until(lambda: server.status()["planned"] == 0)
+        assert text(beside.message("hello")) == "one two"
+        time.sleep(0.1)
+        assert not got
+        server.heal()
+        beside.message("again")
+        watching.join(timeout=20)
+        assert got[0]["params"]["event_type"] == "session.open"
+
+
+@needs_broca
+def test_a_buffered_answer_comes_whole_when_it_has_ended(server: Server) -> None:
+    with driving(server) as driver:
+        server.buffer()
+        assert text(driver.message("hello")) == "one two"
+    assert server.status()["planned"] == 0
 
 
 @needs_broca

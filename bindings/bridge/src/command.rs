@@ -70,7 +70,7 @@ pub fn read(json: &[u8]) -> Result<Command, Error> {
 }
 
 /// Makes an answer of its word and what it says: `complete` (JSON: a string or an array of content blocks), `complete_text` (a
-/// text), `fail` (a text), `allow`, `allow_narrowed` (JSON), `deny` (a text), `send` (a message as JSON, or nothing),
+/// text), `fail` (a text), `interrupted` (a text), `allow`, `allow_narrowed` (JSON), `deny` (a text), `send` (a message as JSON, or nothing),
 /// `refuse` (a text).
 ///
 /// # Errors
@@ -90,6 +90,7 @@ pub fn answer(word: &str, value: Option<&[u8]>, trace: Option<Trace>) -> Result<
         "complete" => Answer::Complete(json()?),
         "complete_text" => Answer::Complete(Json::string(&text()?)),
         "fail" => Answer::Fail(text()?),
+        "interrupted" => Answer::Interrupted(text()?),
         "allow" => Answer::Allow,
         "allow_narrowed" => Answer::AllowNarrowed(json()?),
         "deny" => Answer::Deny(text()?),

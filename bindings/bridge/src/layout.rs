@@ -144,8 +144,8 @@ kinds! {
     /// A call has its one result; `outcome` is `done`, `failed`, `not_started`, `interrupted_may_have_run` or
     /// `timed_out_may_have_run`.
     tool_settled = 7 { tool_use_id: Text, outcome: Text, name: Text }
-    /// Somebody has to allow this call first.
-    approval = 8 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text, may_have_run: Word }
+    /// Somebody has to allow this call first. `server_side` is 1 when the tool is the service's.
+    approval = 8 { call: Number, tool_use_id: Text, name: Text, input: Json, idempotency_key: Text, may_have_run: Word, server_side: Word }
     /// The question no longer matters.
     approval_withdrawn = 9 { call: Number }
     /// Where the operation stands: `queued`, `sent`, `connected`, or `reconnecting` with the delay, the kind of error and

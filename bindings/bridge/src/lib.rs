@@ -5,6 +5,7 @@
 //! * [`Batch`] and [`layout`]: what comes out, in one buffer with one documented layout that is decoded
 //!   lazily where it is needed.
 //! * [`options`] and [`command`]: what goes in as JSON, for the calls that are rare.
+//! * [`content`]: images, files and results of MCP servers as content blocks.
 //! * [`ChatStream`]: the reader of a provider's answer, with units as JSON.
 //! * [`errors`]: the one table of errors as rows that a language makes its classes of.
 //!
@@ -15,6 +16,7 @@
 mod batch;
 mod chat;
 pub mod command;
+pub mod content;
 mod effect;
 pub mod errors;
 mod handle;

@@ -6,8 +6,9 @@
 
 use crate::refused;
 use broca::engine::{Budget, Config, Environment};
-use broca_proto::Error;
+use broca_proto::session::approval::Approvals;
 use broca_proto::session::feature::Features;
+use broca_proto::{Error, ErrorKind, Json};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -58,6 +59,10 @@ pub fn read(json: &[u8]) -> Result<(Config, Environment), Error> {
     set(&mut config.calls.pause_ms, options.pause_ms);
     set(&mut config.calls.cancel_grace_ms, options.cancel_grace_ms);
     set(&mut config.calls.results_bytes, options.results_bytes);
+    if let Some(approvals) = &options.approvals {
+        config.approvals = Approvals::read(&Json::object([("approvals", approvals)]))
+            .map_err(|error| Error::new(ErrorKind::InvalidArgument, error.to_string()))?;
+    }
     set(&mut config.reconnect.first_delay_ms, options.reconnect_first_delay_ms);
     set(&mut config.reconnect.max_delay_ms, options.reconnect_max_delay_ms);
     config.reconnect.max_failures = options.reconnect_max_failures;
@@ -112,6 +117,8 @@ struct Options {
     cancel_grace_ms: Option<u64>,
     /// `Config::calls.results_bytes`.
     results_bytes: Option<usize>,
+    /// `Config::approvals`: `{"ask": "*" or [name…], "narrow": {name: {pointer: rule}}}`.
+    approvals: Option<Json>,
     reconnect_first_delay_ms: Option<u64>,
     reconnect_max_delay_ms: Option<u64>,
     reconnect_max_failures: Option<u32>,
@@ -130,7 +137,6 @@ fn set<T>(of: &mut T, given: Option<T>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use broca_proto::ErrorKind;
 
     fn fault(json: &str) -> String {
         let error = read(json.as_bytes()).map(|_| ()).unwrap_err();
@@ -146,6 +152,17 @@ mod tests {
         assert_eq!((config.idle_reuse_ms, config.head_timeout_ms), (7, default.head_timeout_ms));
         assert_eq!(config.features, Features { cancel: true, ..Features::NONE });
         assert_eq!(config.user_agent, default.user_agent);
+    }
+
+    #[test]
+    fn whom_to_ask_is_read_with_its_rules() {
+        let json = br#"{"base_url":"a","client_key":"k","approvals":{"ask":["find"],"narrow":{"find":{"/n":"at_most"}}}}"#;
+        let (config, _) = read(json).unwrap();
+        assert!(config.approvals.ask.covers("find"));
+        let rules = config.approvals.rules_of("find");
+        assert_eq!(rules.iter().map(|(pointer, _)| pointer).collect::<Vec<_>>(), ["/n"]);
+        let wrong = r#"{"base_url":"a","client_key":"k","approvals":{"ask":"find"}}"#;
+        assert!(fault(wrong).contains("approvals.ask"));
     }
 
     #[test]

@@ -26,7 +26,10 @@ impl Batch {
             }
             Step::Gap(gap) => self.push_gap(gap),
             Step::ToolCall(call) => self.push_call(&tool_call::KIND, call),
-            Step::Approval(call) => self.push_call(&approval::KIND, call),
+            Step::Approval(call) => {
+                self.push_call(&approval::KIND, call);
+                self.push_word(call.server_side.into());
+            }
             Step::ToolCancel { call } => {
                 self.begin(&tool_cancel::KIND);
                 self.push_number(Some(call.0));

@@ -51,6 +51,7 @@ pub mod request;
 pub mod step;
 
 pub mod answer;
+pub mod content;
 
 pub mod io;
 

@@ -126,8 +126,9 @@ pub unsafe extern "C" fn broca_options_set_number(
     })
 }
 
-/// Sets a text by its name: `client_version`, `user_agent`, or `features` (the words to ask for, separated by commas; all
-/// when it is never set).
+/// Sets a text by its name: `client_version`, `user_agent`, `features` (the words to ask for, separated by commas; all
+/// when it is never set), or `approvals` (JSON: which tools of the service a person is asked for before they run, in sessions that
+/// the client opens: `{"ask": "*" or [name…], "narrow": {name: {pointer: rule}}}`).
 ///
 /// Ownership: borrows `options`; copies the texts.
 /// Threads: not concurrently on one object.
@@ -150,6 +151,11 @@ pub unsafe extern "C" fn broca_options_set_text(
             let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
             let words: Vec<Json> = words.map(Json::string).collect();
             return options.set(name, Json::array(&words));
+        }
+        if name == "approvals" {
+            let approvals = Json::parse(text.to_owned());
+            let approvals = approvals.map_err(|e| invalid(format!("approvals: {e}")))?;
+            return options.set(name, approvals);
         }
         options.set(name, Json::string(text))
     })

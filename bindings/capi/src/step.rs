@@ -38,7 +38,7 @@ pub const BROCA_STEP_TOOL_CANCEL: i32 = 6;
 /// A call has its one result: `tool_use_id`, `name`, `outcome`.
 pub const BROCA_STEP_TOOL_SETTLED: i32 = 7;
 /// Somebody has to allow this call first; answer with `broca_approval_allow`, `broca_approval_allow_narrowed` or
-/// `broca_approval_deny`. It has what a tool call has.
+/// `broca_approval_deny`. It has what a tool call has, and `server_side`.
 pub const BROCA_STEP_APPROVAL: i32 = 8;
 /// The question about this `call` no longer matters.
 pub const BROCA_STEP_APPROVAL_WITHDRAWN: i32 = 9;
@@ -462,6 +462,16 @@ pub extern "C" fn broca_step_idempotency_key(step: Option<&Step>) -> Bytes {
 #[unsafe(no_mangle)]
 pub extern "C" fn broca_step_may_have_run(step: Option<&Step>) -> i32 {
     let word: u32 = field!(step, word, tool_call.may_have_run, approval.may_have_run);
+    i32::from(word != 0)
+}
+
+/// Whether the tool that an approval is about is the service's own, so that it runs there: 1 or 0.
+///
+/// Ownership: borrows `step`.
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn broca_step_server_side(step: Option<&Step>) -> i32 {
+    let word: u32 = field!(step, word, approval.server_side);
     i32::from(word != 0)
 }
 

@@ -88,6 +88,29 @@ static void ask_drives_the_loop_and_answers_what_nobody_does(void) {
     close_all(client, session);
 }
 
+static void content_holds_images_and_files(void) {
+    broca_client *client = new_client(0);
+    broca_session *session = open_with(client, "read_file", 0);
+    broca_content *content = NULL;
+    broca_turn *turn = NULL;
+    broca_step *done = NULL;
+    OK(broca_content_new(&content, err));
+    CHECK(broca_content_json(content).len == 0);
+    OK(broca_content_add_text(content, TEXT("see"), err));
+    OK(broca_content_add_image(content, TEXT("GIF89a"), NULL, 0, NULL, 0, err));
+    OK(broca_content_add_image_url(content, TEXT("https://example.com/x.png"), err));
+    OK(broca_content_add_file(content, TEXT("# Notes"), NULL, 0, TEXT("/tmp/notes.md"), err));
+    FAILS(BROCA_E_INVALID_ARGUMENT, broca_content_add_image(content, TEXT("words"), NULL, 0, NULL, 0, err));
+    broca_bytes json = broca_content_json(content);
+    CHECK(holds(json, "image/gif") && holds(json, "notes.md") && holds(json, "x.png"));
+    OK(broca_session_send_message(session, json.data, json.len, NULL, 0, NULL, 0, &turn, err));
+    broca_content_free(content);
+    OK(broca_turn_reply(turn, NULL, NULL, &done, err));
+    broca_step_free(done);
+    broca_turn_free(turn);
+    close_all(client, session);
+}
+
 static void approvals_are_asked_for_and_decide(void) {
     broca_client *client = new_client(0);
     broca_session *session = open_with(client, "remove", 1);
@@ -989,6 +1012,7 @@ int main(int argc, char **argv) {
     wanted_test = argc > 1 ? argv[1] : NULL;
     TEST(a_turn_calls_a_tool_and_ends_with_its_reply);
     TEST(ask_drives_the_loop_and_answers_what_nobody_does);
+    TEST(content_holds_images_and_files);
     TEST(approvals_are_asked_for_and_decide);
     TEST(hooks_see_and_change_messages);
     TEST(the_log_is_read_page_by_page_and_watched_from_a_cursor);

@@ -197,6 +197,7 @@ static void put_step(const broca_step *step) {
     case BROCA_STEP_APPROVAL:
         fputs("step approval", stdout);
         put_call(step);
+        put_number("server_side", (uint64_t)broca_step_server_side(step));
         break;
     case BROCA_STEP_TOOL_CANCEL:
         fputs("step tool_cancel", stdout);

@@ -8,11 +8,13 @@
 //! TypeScript layer makes its classes of them.
 
 mod chat;
+mod content;
 mod engine;
 mod fault;
 mod outgoing;
 
 pub use chat::ChatStream;
+pub use content::{image_at, mcp_answer, media_block};
 pub use engine::Engine;
 
 use broca_bridge::{Batch, errors};
@@ -61,7 +63,12 @@ mod tests {
     /// A panic that leaves an export without it ends the host's process.
     #[test]
     fn every_export_catches_panics() {
-        for source in [include_str!("lib.rs"), include_str!("engine.rs"), include_str!("chat.rs")] {
+        for source in [
+            include_str!("lib.rs"),
+            include_str!("engine.rs"),
+            include_str!("chat.rs"),
+            include_str!("content.rs"),
+        ] {
             let lines: Vec<&str> = source.lines().map(str::trim).collect();
             let exports = lines.windows(2).filter(|pair| pair[0].starts_with("#[napi"));
             for pair in exports {

@@ -4,7 +4,9 @@ use crate::delta::TextDelta;
 use crate::event::Event;
 use crate::fault::{guarded, raised};
 use crate::text::repeated;
-use broca_bridge::layout::{self, FieldType, delta, event, failed};
+use broca_bridge::layout::{
+    self, FieldType, delta, event, failed, gap, notification, status, tool_settled, warning,
+};
 use broca_bridge::{Accepted, Batch, Error, ErrorKind, Handle, Record, Time, Trace, command};
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
@@ -239,7 +241,7 @@ impl Engine {
 
     /// Steps of an operation, about `max_bytes` of them but at least one if any waits; whether it is over; where tuples
     /// stand among the steps, for most batches have none; and the effects. Nobody looks at the steps when `quiet`: then
-    /// events and pieces of text are left out.
+    /// those that neither ask for anything nor end the operation are left out.
     fn steps<'py>(
         &self,
         py: Python<'py>,
@@ -256,7 +258,7 @@ impl Engine {
             let batch = Arc::new(batch);
             for record in batch.records() {
                 match record.kind() {
-                    event::NUMBER | delta::NUMBER if quiet => {}
+                    kind if quiet && only_tells(kind) => {}
                     event::NUMBER => {
                         items.push(Bound::new(py, Event::new(&batch, record.at()))?.into_any())
                     }
@@ -297,6 +299,20 @@ impl Engine {
         #[allow(clippy::panic, reason = "this is what the function is for")]
         guarded(py, || panic!("a test asked for it"))
     }
+}
+
+/// Whether steps of this kind are for whoever looks at them and nobody else.
+fn only_tells(kind: u32) -> bool {
+    matches!(
+        kind,
+        event::NUMBER
+            | notification::NUMBER
+            | delta::NUMBER
+            | gap::NUMBER
+            | tool_settled::NUMBER
+            | status::NUMBER
+            | warning::NUMBER
+    )
 }
 
 /// A record as a tuple: the kind's number, then every field in order.

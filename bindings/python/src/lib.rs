@@ -7,10 +7,12 @@
 //! * `engine`: one engine, with its inputs, effects and steps.
 //! * `event`, `delta`: the steps that come by the thousand, decoded when they are read.
 //! * `json`, `text`: JSON and strings as Python objects.
+//! * `content`: images, files and results of MCP servers as content blocks.
 //! * `chat`: a provider's answer, for tests.
 //! * `fault`: errors as the classes of `broca.errors`, panics included.
 
 mod chat;
+mod content;
 mod delta;
 mod engine;
 mod event;
@@ -73,6 +75,8 @@ fn refuse_other_interpreters(py: Python<'_>) -> PyResult<()> {
 mod _broca {
     #[pymodule_export]
     use super::chat::ChatStream;
+    #[pymodule_export]
+    use super::content::{image_at, mcp_answer, media_block};
     #[pymodule_export]
     use super::delta::TextDelta;
     #[pymodule_export]

@@ -23,7 +23,8 @@ const NAMES: [(&str, &str); 16] = [
     ("Subscription", "broca_subscription"),
     ("Tool", "broca_tool"),
 ];
-const MORE_NAMES: [(&str, &str); 2] = [("Turn", "broca_turn"), ("WakeFn", "broca_wake_fn")];
+const MORE_NAMES: [(&str, &str); 3] =
+    [("Content", "broca_content"), ("Turn", "broca_turn"), ("WakeFn", "broca_wake_fn")];
 
 /// Objects that change behind a lock of their own. Rust lends them shared, which cbindgen shows as const; to C they are
 /// what its functions act on. Steps, errors, options and tools are const exactly where they are not changed.

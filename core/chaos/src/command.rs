@@ -42,6 +42,8 @@ struct Knobs {
     delay_up_ms: Option<u64>,
     delay_down_ms: Option<u64>,
     piece_bytes: Option<usize>,
+    repeat: bool,
+    behind: bool,
     cut_after_bytes: Option<u64>,
     cut_after_lines: Option<u64>,
     stall_after_bytes: Option<u64>,
@@ -196,6 +198,8 @@ impl Knobs {
             delay: millis(self.delay_down_ms),
             delay_up: millis(self.delay_up_ms),
             piece: self.piece_bytes.unwrap_or_default(),
+            repeat: self.repeat,
+            behind: self.behind,
             ..Fault::default()
         };
         let response = ResponseFault {
@@ -212,6 +216,8 @@ impl Knobs {
         let is_connection = self.pass == Some(Pass::Connection)
             || self.drop.is_some()
             || has_delay
+            || self.repeat
+            || self.behind
             || self.piece_bytes.is_some();
         let is_response = self.pass == Some(Pass::Response) || !response.is_none();
         if response.request.is_some() && !is_response {
@@ -246,7 +252,9 @@ mod tests {
             (r#"{"id":4,"all":{"delay_ms":5,"delay_up_ms":0}}"#, 6),
             (r#"{"id":5,"target":"127.0.0.1:10"}"#, 6),
             (r#"{"id":6,"next":{"buffer":true,"request":"x"}}"#, 7),
-            (r#"{"id":7,"listen":false}"#, 7),
+            (r#"{"id":6,"next":{"repeat":true}}"#, 8),
+            (r#"{"id":6,"next":{"behind":true}}"#, 9),
+            (r#"{"id":7,"listen":false}"#, 9),
             (r#"{"id":8,"heal":true}"#, 0),
         ] {
             let answer = asked(&proxy, line);

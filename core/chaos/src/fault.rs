@@ -20,6 +20,11 @@ pub struct Fault {
     pub stall_after: Option<u64>,
     /// Hand the bytes of the server on in pieces of at most this size; 0 for as they come.
     pub piece: usize,
+    /// Deliver what the client sends twice: the same bytes go over a second connection too, whose answers nobody gets.
+    /// So does a proxy that repeats a request because it thinks that the first one was lost.
+    pub repeat: bool,
+    /// Let the next connection reach the server first; without one it goes on after half a second.
+    pub behind: bool,
 }
 
 /// What happens to one HTTP response.

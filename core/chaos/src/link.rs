@@ -66,6 +66,10 @@ impl Link {
         }
     }
 
+    pub(crate) fn is_behind(&self) -> bool {
+        self.fault().is_some_and(|fault| fault.behind)
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::SeqCst)
     }
@@ -109,10 +113,14 @@ impl Link {
         }
         let (mut from_client, mut to_client) = client.split();
         let (mut from_server, mut to_server) = server.split();
+        let repeated = self.fault().is_some_and(|fault| fault.repeat);
+        let (twin, copies) = mpsc::channel(MAX_PIECES);
+        let twin = repeated.then_some(twin);
         let ending = tokio::select! {
             biased;
             ending = self.ordered_to_end() => ending,
-            ending = self.up(shared, &mut from_client, &mut to_server) => ending,
+            never = repeat(shared, copies), if repeated => never,
+            ending = self.up(shared, &mut from_client, &mut to_server, twin) => ending,
             ending = self.down(shared, &mut from_server, &mut to_client) => ending,
         };
         if ending == Order::Reset {
@@ -145,7 +153,13 @@ impl Link {
         let _ = orders.wait_for(|order| *order != Order::Stall).await;
     }
 
-    async fn up(&self, shared: &Shared, from: &mut ReadHalf<'_>, to: &mut WriteHalf<'_>) -> Order {
+    async fn up(
+        &self,
+        shared: &Shared,
+        from: &mut ReadHalf<'_>,
+        to: &mut WriteHalf<'_>,
+        twin: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Order {
         let (pieces, mut held) = mpsc::channel(MAX_PIECES);
         let reading = self.read(shared, from, pieces, true);
         let writing = async {
@@ -158,6 +172,10 @@ impl Link {
                 self.remember(&bytes);
                 if let Err(e) = to.write_all(&bytes).await {
                     return why(&e);
+                }
+                if let Some(twin) = &twin {
+                    // A copy that cannot be delivered is none.
+                    let _ = twin.try_send(bytes);
                 }
             }
             Order::Close
@@ -285,6 +303,27 @@ impl Link {
         let room = MAX_REQUEST - request.len();
         request.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
+}
+
+/// Sends the same to the server over a second connection and reads its answers over; it never has the last word.
+async fn repeat(shared: &Shared, mut copies: mpsc::Receiver<Vec<u8>>) -> Order {
+    if let Some(mut twin) = shared.connect().await {
+        let (mut from, mut to) = twin.split();
+        let mut answers = vec![0; MAX_READ];
+        let reading = async { while from.read(&mut answers).await.is_ok_and(|size| size > 0) {} };
+        let writing = async {
+            while let Some(bytes) = copies.recv().await {
+                if to.write_all(&bytes).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = reading => {}
+            () = writing => {}
+        }
+    }
+    std::future::pending().await
 }
 
 /// The reader ends before the writer, which has the last word.

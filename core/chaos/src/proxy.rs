@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc as wishes;
+use tokio::sync::{mpsc as wishes, watch};
 
 /// How long the server may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -20,6 +20,9 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(3);
 
 /// How long a cut waits for the connections to be gone.
 const GONE: Duration = Duration::from_secs(2);
+
+/// How long a connection waits for one that is to overtake it.
+const OVERTAKEN: Duration = Duration::from_millis(500);
 
 /// A proxy for one server.
 #[derive(Debug)]
@@ -48,6 +51,8 @@ pub(crate) struct Shared {
     /// Connections are closed as they come, as if the server were being restarted.
     down: AtomicBool,
     connections: AtomicU64,
+    /// How many connections have reached the server.
+    arrived: watch::Sender<u64>,
     bytes: AtomicU64,
 }
 
@@ -83,6 +88,7 @@ impl ChaosProxy {
             open: Mutex::default(),
             down: AtomicBool::new(false),
             connections: AtomicU64::new(0),
+            arrived: watch::Sender::new(0),
             bytes: AtomicU64::new(0),
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -302,17 +308,33 @@ impl Shared {
 
     /// A connection that the server does not take is reset: its client learns that nobody is there.
     async fn carry(&self, link: &Link, client: TcpStream) {
-        let targets = lock(&self.targets).clone();
-        let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&targets[..]));
+        let mut arrivals = self.arrived.subscribe();
+        let before = *arrivals.borrow_and_update();
+        let connecting = async {
+            if link.is_behind() {
+                let overtaken = arrivals.wait_for(|arrived| *arrived > before);
+                // With nobody to be overtaken by, it goes on all the same.
+                let _ = tokio::time::timeout(OVERTAKEN, overtaken).await;
+            }
+            self.connect().await
+        };
         let connected = tokio::select! {
             _ = link.ordered_to_end() => return,
             connected = connecting => connected,
         };
-        if let Ok(Ok(server)) = connected {
+        if let Some(server) = connected {
+            self.arrived.send_modify(|arrived| *arrived += 1);
             return link.carry(self, client, server).await;
         }
         // Without it the end is merely an orderly one.
         let _ = client.set_zero_linger();
+    }
+
+    /// A connection to the server, if it takes one.
+    pub(crate) async fn connect(&self) -> Option<TcpStream> {
+        let targets = lock(&self.targets).clone();
+        let connecting = tokio::time::timeout(CONNECT, TcpStream::connect(&targets[..]));
+        connecting.await.ok().and_then(Result::ok)
     }
 
     /// The delays that hold for connections without a fault of their own.

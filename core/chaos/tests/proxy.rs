@@ -4,6 +4,7 @@
 use broca_chaos::{ChaosProxy, Fault, ResponseFault};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Nothing here takes that long.
@@ -277,4 +278,61 @@ fn a_silence_after_lines_goes_on_where_it_was() {
         asking.join().unwrap()
     });
     assert_eq!((asking.0.as_str(), asking.1.is_ok()), ("1\n2\n3\n", true));
+}
+
+#[test]
+fn what_is_sent_on_a_repeated_connection_arrives_twice_and_is_answered_once() {
+    let (told, heard) = mpsc::channel();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = ChaosProxy::start(listener.local_addr().unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, told) = (stream.unwrap(), told.clone());
+            std::thread::spawn(move || {
+                let mut got = [0; 3];
+                stream.read_exact(&mut got).unwrap();
+                told.send(got).unwrap();
+                // The copy may have been given up by now.
+                let _ = stream.write_all(b"yes");
+                let _ = stream.read(&mut [0; 1]);
+            });
+        }
+    });
+    proxy.plan(Fault { repeat: true, ..Fault::default() });
+    let mut stream = client(&proxy);
+    stream.write_all(b"ask").unwrap();
+    for _ in 0..2 {
+        assert_eq!(&heard.recv_timeout(DEADLINE).unwrap(), b"ask");
+    }
+    let mut answer = [0; 3];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"yes");
+    assert!(is_silent(&mut stream), "the copy's answer goes to nobody");
+    drop(stream);
+    client(&proxy).write_all(b"one").unwrap();
+    assert_eq!(&heard.recv_timeout(DEADLINE).unwrap(), b"one");
+    assert!(heard.recv_timeout(Duration::from_millis(100)).is_err(), "others arrive once");
+}
+
+#[test]
+fn a_connection_that_is_behind_is_overtaken_by_the_next_and_goes_on_without_one() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let proxy = ChaosProxy::start(listener.local_addr().unwrap()).unwrap();
+    std::thread::spawn(move || {
+        for (number, stream) in (1..=3).zip(listener.incoming()) {
+            let mut stream = stream.unwrap();
+            stream.write_all(&[number]).unwrap();
+            std::thread::spawn(move || stream.read(&mut [0; 1]));
+        }
+    });
+    let arrived = |stream: &mut TcpStream| {
+        let mut number = [0];
+        stream.read_exact(&mut number).unwrap();
+        number[0]
+    };
+    proxy.plan(Fault { behind: true, ..Fault::default() });
+    let (mut first, mut second) = (client(&proxy), client(&proxy));
+    assert_eq!((arrived(&mut first), arrived(&mut second)), (2, 1));
+    proxy.plan(Fault { behind: true, ..Fault::default() });
+    assert_eq!(arrived(&mut client(&proxy)), 3);
 }

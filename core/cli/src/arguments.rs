@@ -270,8 +270,8 @@ A tool is a command: it gets the arguments as JSON on its standard input, and wh
 result. A status other than 0 is a failure, and the end of its error output says why. It finds its
 name in BROCA_TOOL_NAME and, in BROCA_IDEMPOTENCY_KEY, a key for what must not happen twice.
 
-Before a call of a tool of --ask the next line of the input decides: y, n, or a reason to say no, which
-the model reads. At the end of the input there is nobody to ask, and the answer is no.
+Before a call of a tool of --ask, the service's own included, the next line of the input decides: y, n,
+or a reason to say no, which the model reads. At the end of the input there is nobody to ask, and the answer is no.
 Ctrl-C cancels the turn; pressed twice at the prompt it leaves.
 
 A key is one driver: a chat that joins with the key of another brings its tools in place of the
@@ -290,7 +290,8 @@ pub struct ChatArguments {
     /// Offer a command as a tool; may be given more than once.
     #[arg(long, value_name = "NAME=COMMAND")]
     pub tool: Vec<String>,
-    /// Ask before each call of this tool, '*' for all; may be given more than once.
+    /// Ask before each call of this tool, '*' for all; may be given more than once. Tools that the service runs
+    /// can be named too, where a session is opened.
     #[arg(long, value_name = "NAME")]
     pub ask: Vec<String>,
     /// Descriptions and schemas: [{"name", "description", "input_schema", "command", "ask"}, …].

@@ -9,9 +9,10 @@ use crate::place::{Purpose, Reach};
 use crate::program::{self, Bounds, Ended, Invocation, Program};
 use crate::view::{Settled, View};
 use broca::engine::{CallId, Reply, ToolOutcome};
+use broca::proto::session::feature::Features;
 use broca::steps::{Step, ToolCall};
 use broca::tokio::{Client, Session, Turn};
-use broca::{Error, ErrorKind};
+use broca::{Approvals, Ask, Error, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -40,7 +41,13 @@ pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
         .build()?;
     let opening = match &arguments.session {
         Some(session) => client.join(session.as_str()),
-        None => client.open(),
+        None => {
+            let approvals = Approvals {
+                ask: consent_of(&client, &arguments, &programs).await?,
+                ..Approvals::default()
+            };
+            client.open().approvals(approvals)
+        }
     };
     let opening = opening.tools(programs.iter().map(|program| program.declare(bounds)));
     let session = tokio::select! {
@@ -67,6 +74,22 @@ pub(crate) async fn run(arguments: ChatArguments) -> Result<(), Fault> {
         chat.session.close().await?;
     }
     outcome
+}
+
+/// Which tools of the service are asked for. A service that cannot ask runs them unasked: that is enough for `*`, and too
+/// little for a tool that is named.
+async fn consent_of(
+    client: &Client,
+    arguments: &ChatArguments,
+    programs: &[Arc<Program>],
+) -> Result<Ask, Fault> {
+    let ask = program::asked_of_service(arguments, programs);
+    if ask == Ask::Everything
+        && !Features::parse(client.meta().await?.features.iter().map(String::as_str)).approve
+    {
+        return Ok(Ask::Nobody);
+    }
+    Ok(ask)
 }
 
 /// A chat under way.

@@ -6,8 +6,8 @@
 
 use crate::arguments::ChatArguments;
 use crate::fault::{Fault, one_line};
-use broca::Json;
 use broca::tools::Tool;
+use broca::{Ask, Json};
 use serde::Deserialize;
 use std::fs;
 use std::io;
@@ -110,14 +110,23 @@ pub(crate) fn brought(arguments: &ChatArguments) -> Result<Vec<Arc<Program>>, Fa
             format!("add --tool {name}=COMMAND, or \"command\" in the file"),
         ));
     }
-    let is_there = |ask: &str| programs.iter().any(|program| program.name == ask);
-    if let Some(name) = arguments.ask.iter().find(|ask| *ask != EVERY_TOOL && !is_there(ask)) {
+    if arguments.session.is_some()
+        && let Some(name) = asked_of_service(arguments, &programs).names().first()
+    {
         return Err(Fault::usage(
             format!("--ask {}: there is no such tool", one_line(name, 80)),
-            "name a tool that is brought with --tool or --tool-file, or '*' for all of them",
+            "name a tool that is brought with --tool or --tool-file, or '*' for all of them; which of the service's own are asked \
+             for was said when the session was opened",
         ));
     }
     Ok(programs)
+}
+
+/// Which tools of the service are to be asked for: what `--ask` names beside the tools that were brought.
+pub(crate) fn asked_of_service(arguments: &ChatArguments, programs: &[Arc<Program>]) -> Ask {
+    let is_there = |ask: &str| programs.iter().any(|program| program.name == ask);
+    let others = arguments.ask.iter().filter(|ask| !is_there(ask)).map(String::as_str);
+    Ask::parse(&others.collect::<Vec<_>>().join(","))
 }
 
 impl Program {

@@ -75,6 +75,19 @@ fn the_tool_file_can_say_that_a_tool_asks_and_a_name_must_be_known() {
     let ended = run(service.broca(&["chat", "probe \"x\"", "--tool-file"]).arg(&file));
     assert!(ended.out.contains("nobody to ask"), "{ended:?}");
     let ended = run(&mut service.broca(&["chat", "--ask", "prob", "--tool", "probe=cat", "hi"]));
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.error_line().contains("--ask prob"), "{ended:?}");
+    assert!(ended.code != Some(0) && ended.error_line().contains("\"prob\""), "{ended:?}");
+}
+
+#[test]
+fn the_tools_of_the_service_are_asked_for_too() {
+    let service = Service::start(&[]);
+    for asked in ["clock", "*"] {
+        for (input, ran) in [("y\n", true), ("not today\n", false)] {
+            let mut chat = service.broca(&["chat", "--ask", asked, "What time is it? clock"]);
+            let ended = run_with_input(&mut chat, input.as_bytes());
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            assert!(ended.err.contains("[allow clock {"), "{ended:?}");
+            assert_eq!(ended.out.contains("denied and not run: not today"), !ran, "{ended:?}");
+        }
+    }
 }

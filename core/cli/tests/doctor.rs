@@ -8,8 +8,9 @@ use command::{Ended, Service, Talk, answering, broca, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 const PAGE: &[u8] =
     b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>";
@@ -52,6 +53,7 @@ fn a_healthy_service_passes_and_its_session_is_closed_again() {
         "features",
         "key",
         "session",
+        "headers",
         "stream",
     ];
     assert_eq!(checks[..checks.len() - 1], expected.map(|check| json!(check)).each_ref()[..]);
@@ -101,7 +103,7 @@ fn what_is_wrong_with_a_key_is_told_without_the_key() {
 #[test]
 fn nobody_who_listens_another_protocol_and_a_page_are_told_apart() {
     let state = tempfile::tempdir().unwrap();
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let page = answering(PAGE);
     let other = answering(b"SSH-2.0-something\r\n");
     let json = answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}");
@@ -172,7 +174,9 @@ fn a_service_with_another_time_and_without_features_is_warned_of() {
 
 /// A page behind TLS whose certificate is for localhost, signed by nobody but itself; its port and the certificate.
 fn behind_tls() -> (u16, String) {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let made =
+        rcgen::generate_simple_self_signed(["localhost".to_owned(), "service.test".to_owned()])
+            .unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -182,7 +186,7 @@ fn behind_tls() -> (u16, String) {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .unwrap();
     let config = Arc::new(config);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for socket in listener.incoming() {
@@ -222,6 +226,106 @@ fn a_certificate_is_trusted_or_not_for_a_reason() {
     }
 }
 
+/// Carries bytes both ways, those of the client changed, until one side ends.
+fn carry(client: TcpStream, server: TcpStream, change: fn(&mut [u8])) {
+    let copy = |mut from: TcpStream, mut to: TcpStream, change: fn(&mut [u8])| {
+        let mut bytes = [0; 65_536];
+        while let Ok(size @ 1..) = from.read(&mut bytes) {
+            change(&mut bytes[..size]);
+            if to.write_all(&bytes[..size]).is_err() {
+                break;
+            }
+        }
+        // Either side may be gone.
+        let _ = to.shutdown(Shutdown::Both);
+    };
+    let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+    std::thread::spawn(move || copy(back.0, back.1, |_| {}));
+    copy(client, server, change);
+}
+
+/// A proxy that gives a tunnel to this port, whatever the name, or else refuses with a status; the requests that it got.
+fn tunnelling(port: Option<u16>) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (told, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            // The test has read what it wanted.
+            let _ = told.send(String::from_utf8(head).unwrap());
+            let Some(port) = port else {
+                client.write_all(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n").unwrap();
+                continue;
+            };
+            let server = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").unwrap();
+            std::thread::spawn(move || carry(client, server, |_| {}));
+        }
+    });
+    (format!("http://me:hidden@{address}"), heard)
+}
+
+#[test]
+fn a_tunnel_through_a_proxy_is_gone_through_and_one_that_is_refused_is_told() {
+    let (port, pem) = behind_tls();
+    let state = tempfile::tempdir().unwrap();
+    let roots = state.path().join("roots.pem");
+    fs::write(&roots, pem).unwrap();
+    let doctor = |proxy: &str| {
+        let mut doctor = broca(state.path());
+        doctor.args(["doctor", "--json", "--url", "https://service.test:8443", "--key", "bae_x"]);
+        run(doctor.env("SSL_CERT_FILE", &roots).env("https_proxy", proxy))
+    };
+    let (proxy, heard) = tunnelling(Some(port));
+    let ended = doctor(&proxy);
+    assert_eq!(said(&ended, "tls").0, "ok", "{ended:?}");
+    assert!(said(&ended, "tls").1.contains("good for service.test"), "{ended:?}");
+    let (check, found, _) = failed(&ended);
+    assert!(check == "service" && found.contains("an HTML page"), "{ended:?}");
+    let asked = heard.recv().unwrap();
+    assert!(asked.starts_with("CONNECT service.test:8443 HTTP/1.1\r\n"), "{asked}");
+    // me:hidden
+    assert!(asked.contains("Proxy-Authorization: Basic bWU6aGlkZGVu\r\n"), "{asked}");
+    let (proxy, _heard) = tunnelling(None);
+    let ended = doctor(&proxy);
+    let (check, found, cure) = failed(&ended);
+    assert!(check == "tls" && found.contains("no tunnel, but the status 403"), "{ended:?}");
+    assert!(cure.contains("no_proxy") && !ended.out.contains("hidden"), "{ended:?}");
+}
+
+#[test]
+fn a_proxy_that_takes_the_header_of_features_away_is_found() {
+    let service = Service::start(&[]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let upstream = service.addr().to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let without = |bytes: &mut [u8]| {
+                let name = b"Broca-Features:";
+                while let Some(at) = bytes.windows(name.len()).position(|part| part == name) {
+                    bytes[at..at + name.len()].copy_from_slice(b"X-Not-Forward:_");
+                }
+            };
+            std::thread::spawn(move || carry(client, server, without));
+        }
+    });
+    let ended = run(&mut service.broca(&["doctor", "--json", "--url", &url]));
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let (level, found, cure) = said(&ended, "headers");
+    assert!(level == "warning" && found.contains("does not arrive"), "{ended:?}");
+    assert!(cure.contains("Broca-Features"), "{ended:?}");
+    assert_eq!(said(&ended, "stream").0, "ok", "{ended:?}");
+}
+
 #[test]
 fn a_proxy_of_the_environment_is_named_without_its_password() {
     let service = Service::start(&[]);
@@ -251,7 +355,7 @@ fn wrong_usage_is_no_failed_check() {
 
 #[test]
 fn an_interrupt_ends_the_checks() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let state = tempfile::tempdir().unwrap();
     let mut doctor = broca(state.path());

@@ -14,6 +14,8 @@ pub mod blocking;
 #[cfg(feature = "shell")]
 mod info;
 #[cfg(feature = "shell")]
+pub mod media;
+#[cfg(feature = "shell")]
 pub mod setup;
 #[cfg(feature = "shell")]
 pub mod steps;
@@ -26,9 +28,10 @@ pub mod tools;
 #[cfg(feature = "wire")]
 pub mod wire;
 
+pub use broca_proto::session::approval::{Approvals, Ask};
 pub use broca_proto::session::event::Event;
 pub use broca_proto::session::ids::{Cursor, SessionId};
-pub use broca_proto::session::narrow::NarrowRule;
+pub use broca_proto::session::narrow::{NarrowRule, NarrowRules};
 pub use broca_proto::session::saved::SavedSession;
 pub use engine::DeltaKind;
 #[cfg(feature = "shell")]

@@ -55,8 +55,8 @@ pub(crate) enum Handler {
     Manual,
 }
 
-type Answered = Result<Json, String>;
-type Running = Pin<Box<dyn Future<Output = Answered> + Send>>;
+pub(crate) type Answered = Result<Json, String>;
+pub(crate) type Running = Pin<Box<dyn Future<Output = Answered> + Send>>;
 type AsyncHandler = dyn Fn(Json, ToolContext) -> Running + Send + Sync;
 type BlockingHandler = dyn Fn(Json, ToolContext) -> Answered + Send + Sync;
 
@@ -206,7 +206,7 @@ impl Tool {
         &self.handler
     }
 
-    fn typed<A: JsonSchema>(
+    pub(crate) fn typed<A: JsonSchema>(
         name: impl Into<String>,
         description: impl Into<String>,
         handler: Handler,
@@ -449,7 +449,7 @@ fn panicked(_: &(dyn Any + Send)) -> String {
     "the tool panicked".to_owned()
 }
 
-fn arguments<A: DeserializeOwned>(input: &Json) -> Result<A, String> {
+pub(crate) fn arguments<A: DeserializeOwned>(input: &Json) -> Result<A, String> {
     let mut reader = serde_json::Deserializer::from_slice(input.as_bytes());
     serde_path_to_error::deserialize(&mut reader).map_err(|fault| {
         let path = fault.path().to_string();

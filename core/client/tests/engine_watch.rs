@@ -435,3 +435,31 @@ proptest! {
         prop_assert_eq!(gaps(&host).len(), 0);
     }
 }
+
+#[test]
+fn a_cut_after_a_turns_error_does_not_end_a_subscription_where_sessions_stay_open() {
+    let error =
+        || event("e1", "session.error", r#"{"reason":"all_providers_failed","attempts":1}"#);
+    let observed = |features| {
+        let mut asked = 0;
+        let mut host = Host::opened(
+            |_| (),
+            0,
+            features,
+            Vec::new(),
+            move |_| {
+                asked += 1;
+                match asked {
+                    1 => vec![head(), line(&error()), Act::Close(CloseReason::Reset)],
+                    _ => vec![head(), line(&logged(2, 4)), line(&logged(3, 4))],
+                }
+            },
+        );
+        subscribed(&mut host, Some(Cursor::start()));
+        host.until(ended);
+        host.event_ids(2)
+    };
+    assert_eq!(observed(&["keep-open"]), ids(1..4));
+    // Elsewhere nothing follows it, and asking for more would hang.
+    assert_eq!(observed(PLAIN), ids(1..2));
+}

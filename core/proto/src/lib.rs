@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+pub mod base64;
 pub mod error;
 pub mod json;
 pub mod provider;

@@ -3,6 +3,7 @@
 mod file;
 mod template;
 
+use broca_proto::session::approval::Ask;
 use broca_proto::session::feature::Features;
 pub use file::{
     ConfigFile, ConfigFileError, McpServer, ProviderEntry, ProviderKind, Telemetry, Transport,
@@ -69,6 +70,12 @@ pub struct Config {
     /// How long a queued call whose message has an id keeps its place after its stream has gone, so that its sender can come
     /// back. Default 10 s. Environment `BROCA_QUEUE_GRACE`, whole seconds.
     pub queue_grace: Duration,
+    /// The service's own tools that a person is asked for before they run, in every session that is opened from now on.
+    /// None by default. Environment `BROCA_ASK_APPROVAL`: names separated by commas, or `*` for all.
+    pub ask_approval: Ask,
+    /// How long such a question waits for its answer; then the call is denied. Default 600 s. Environment
+    /// `BROCA_APPROVAL_TIMEOUT`, whole seconds.
+    pub approval_timeout: Duration,
     /// How many ids of messages one session remembers, the newest first. Default 1024.
     pub message_ids: u32,
     /// Bytes of JSON text that a session's metadata may have. Default 16 KiB.
@@ -177,6 +184,8 @@ impl Default for Config {
             replay_page: 200,
             replay_bytes: 1024 * 1024,
             queue_grace: Duration::from_secs(10),
+            ask_approval: Ask::Nobody,
+            approval_timeout: Duration::from_secs(600),
             message_ids: 1024,
             max_metadata: 16 * 1024,
             max_metadata_keys: 64,
@@ -268,10 +277,14 @@ impl Config {
             ("HEARTBEAT_NOTICE", &mut config.heartbeat_notice),
             ("QUEUE_GRACE", &mut config.queue_grace),
             ("KEY_OVERLAP", &mut config.key_overlap),
+            ("APPROVAL_TIMEOUT", &mut config.approval_timeout),
         ] {
             if let Some(seconds) = read.number(name)? {
                 *setting = Duration::from_secs(seconds);
             }
+        }
+        if let Some((_, words)) = read.find("ASK_APPROVAL") {
+            config.ask_approval = Ask::parse(&words);
         }
         if let Some(seconds) = read.number("HEARTBEAT")? {
             config.heartbeat = (seconds > 0).then(|| Duration::from_secs(seconds));
@@ -389,6 +402,7 @@ impl Config {
             ("HEARTBEAT_NOTICE", self.heartbeat_notice),
             ("QUEUE_GRACE", self.queue_grace),
             ("KEY_OVERLAP", self.key_overlap),
+            ("APPROVAL_TIMEOUT", self.approval_timeout),
         ] {
             if time > LONGEST {
                 let reason = format!("must be at most {} seconds, a year", LONGEST.as_secs());
@@ -499,12 +513,16 @@ mod tests {
             ("BROCA_HEARTBEAT", "10"),
             ("BROCA_PROVIDER_RETRIES", "0"),
             ("BROCA_PROVIDER_RETRY_CAP", "1500"),
+            ("BROCA_ASK_APPROVAL", "clock, find"),
+            ("BROCA_APPROVAL_TIMEOUT", "3600"),
         ])
         .unwrap();
         assert_eq!(config.addr.port(), 2);
         assert_eq!(config.turn_timeout, Duration::from_secs(7));
         assert_eq!(config.db_path, PathBuf::from("/x/y.db"));
         assert_eq!((config.hub.ring_events, config.max_rounds), (9, 3));
+        assert_eq!(config.ask_approval, Ask::Named(vec!["clock".to_owned(), "find".to_owned()]));
+        assert_eq!(config.approval_timeout, Duration::from_secs(3600));
         assert_eq!(config.heartbeat, Some(Duration::from_secs(10)));
         let retries = (config.provider_retries, config.provider_retry_cap);
         assert_eq!(retries, (0, Duration::from_millis(1500)));
@@ -524,6 +542,7 @@ mod tests {
             "HEARTBEAT",
             "HEARTBEAT_NOTICE",
             "QUEUE_GRACE",
+            "APPROVAL_TIMEOUT",
             "MESSAGE_IDS",
             "MAX_METADATA",
             "MAX_METADATA_KEYS",

@@ -8,8 +8,9 @@ use crate::keys::{IdKind, NewKey, NoRandomness, Role};
 use crate::store::{
     NewClientKey, Profile, SqliteSettings, SqliteStore, Store, StoreError, WallTime,
 };
-use crate::tools::ServerTool;
+use crate::tools::{self, ServerTool};
 use broca_proto::Json;
+use broca_proto::run::consent;
 use broca_proto::run::quota::KeyLimits;
 use bytes::Bytes;
 use std::io;
@@ -135,6 +136,10 @@ impl Service {
         tools: Vec<Arc<dyn ServerTool>>,
     ) -> Result<Self, ServiceError> {
         config.check()?;
+        if let Some(name) = consent::unknown(&config.ask_approval, &tools::declared(&tools)) {
+            let reason = format!("names {name:?}, which is no tool of this service");
+            return Err(ConfigError { name: "BROCA_ASK_APPROVAL".to_owned(), reason }.into());
+        }
         let engine = Engine::start(config, store, models, tools).await?;
         let (shutdown, _) = watch::channel(false);
         Ok(Self { engine, shutdown })

@@ -11,6 +11,7 @@ export { ServerError } from "./process.js";
 export { Proxy, type Knobs, type ProxyStatus } from "./proxy.js";
 export {
   Server,
+  type BufferOptions,
   type Counted,
   type CutOptions,
   type DelayOptions,

@@ -72,6 +72,12 @@ export interface CutOptions extends StallOptions {
   reset?: boolean | undefined;
 }
 
+/** {@link Server.buffer} */
+export interface BufferOptions extends Counted {
+  /** Only for the answer to a request that contains this text, such as `session.sendMessage`. */
+  request?: string | undefined;
+}
+
 /** {@link Server.duplicate} */
 export interface DuplicateOptions extends Counted {
   /** Counted from 1; the first by default. */
@@ -98,8 +104,8 @@ const folders = new Set<string>();
  * the end of the process, so only a process that is killed leaves one behind.
  *
  * Knobs say how often they hold: `count: 1` for the next connection or response, `count: null` for all until
- * {@link heal}. {@link drop} and {@link delay} concern connections. {@link cut}, {@link duplicate} and {@link stall}
- * concern responses, on whichever connection, and what counts lines concerns only streams (NDJSON). Each knob holds when its
+ * {@link heal}. {@link drop} and {@link delay} concern connections. {@link cut}, {@link duplicate},
+ * {@link buffer} and {@link stall} concern responses, on whichever connection, and what counts lines concerns only streams (NDJSON). Each knob holds when its
  * promise is fulfilled.
  */
 export class Server implements AsyncDisposable {
@@ -238,6 +244,14 @@ export class Server implements AsyncDisposable {
   /** Sends one line of a stream twice. */
   async duplicate({ line = 1, count = 1, request }: DuplicateOptions = {}): Promise<void> {
     await this.#alive.proxy.plan({ duplicate_line: line, request }, count);
+  }
+
+  /**
+   * Holds a response back, its head included, until the service has ended it, as a proxy that buffers does. After {@link heal}
+   * what was held back comes with the next bytes of the service.
+   */
+  async buffer({ count = 1, request }: BufferOptions = {}): Promise<void> {
+    await this.#alive.proxy.plan({ buffer: true, request }, count);
   }
 
   /**

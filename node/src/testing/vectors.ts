@@ -76,7 +76,7 @@ function said(step: Step): string {
   }
   if (step instanceof ToolCall || step instanceof Approval) {
     const { call, toolUseId, name, inputJson, idempotencyKey, mayHaveRun } = step;
-    return say(step.kind, { call, tool_use_id: toolUseId, name, input: inputJson, idempotency_key: idempotencyKey, may_have_run: mayHaveRun });
+    return say(step.kind, { call, tool_use_id: toolUseId, name, input: inputJson, idempotency_key: idempotencyKey, may_have_run: mayHaveRun, ...(step instanceof Approval && { server_side: step.serverSide }) });
   }
   if (step instanceof ToolCancel || step instanceof ApprovalWithdrawn) return say(step.kind, { tool_use_id: step.toolUseId });
   if (step instanceof ToolSettled) return say("tool_settled", { tool_use_id: step.toolUseId, outcome: step.outcome, name: step.name });

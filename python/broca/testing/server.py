@@ -45,10 +45,10 @@ class Server:
     without a new program neither keeps them alive nor ends them.
 
     Knobs say how often they hold: ``count=1`` for the next connection or response, ``count=None`` for all
-    until :meth:`heal`. :meth:`drop` and :meth:`delay` concern connections. :meth:`cut`, :meth:`duplicate` and
-    :meth:`stall` concern responses, on whichever connection, and what counts lines concerns only streams
-    (NDJSON). With ``request=`` they wait for the answer to a request that contains this text, such as
-    ``"session.sendMessage"``.
+    until :meth:`heal`. :meth:`drop` and :meth:`delay` concern connections. :meth:`cut`, :meth:`duplicate`,
+    :meth:`buffer` and :meth:`stall` concern responses, on whichever connection, and what counts lines concerns
+    only streams (NDJSON). With ``request=`` they wait for the answer to a request that contains this text, such
+    as ``"session.sendMessage"``.
     """
 
     def __init__(
@@ -235,6 +235,13 @@ class Server:
     def duplicate(self, line: int = 1, *, count: int | None = 1, request: str | None = None) -> None:
         """Send this line of a stream, counted from 1, twice."""
         self._plan(count, duplicate_line=line, request=request)
+
+    def buffer(self, *, count: int | None = 1, request: str | None = None) -> None:
+        """Hold a response back, its head included, until the service has ended it, as a proxy that buffers does.
+
+        After :meth:`heal` what was held back comes with the next bytes of the service.
+        """
+        self._plan(count, buffer=True, request=request)
 
     def stall(
         self,

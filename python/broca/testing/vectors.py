@@ -98,6 +98,7 @@ def _gap(step: steps.Gap) -> str:
 
 
 def _call(kind: str, step: steps.ToolCall | steps.Approval) -> str:
+    own = {"server_side": step.server_side} if isinstance(step, steps.Approval) else {}
     return _line(
         "step",
         kind,
@@ -107,6 +108,7 @@ def _call(kind: str, step: steps.ToolCall | steps.Approval) -> str:
         input=step.input_json,
         idempotency_key=step.idempotency_key,
         may_have_run=step.may_have_run,
+        **own,
     )
 
 

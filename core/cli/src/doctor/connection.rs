@@ -80,16 +80,39 @@ impl Line {
 
     /// Asks for a path of the service, without a key.
     pub(crate) async fn ask(&mut self, route: &Route, path: &str) -> Result<Answer, Broken> {
+        self.call(route, "GET", path, &[], b"").await
+    }
+
+    /// Sends this to a path of the service.
+    pub(super) async fn post(
+        &mut self,
+        route: &Route,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, Broken> {
+        self.call(route, "POST", path, headers, body).await
+    }
+
+    async fn call(
+        &mut self,
+        route: &Route,
+        method: &str,
+        path: &str,
+        more: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Answer, Broken> {
         let (own, absolute, host) = (route.path(path), route.absolute(path), route.authority());
         let mut headers = vec![
             ("Accept", "application/json"),
             ("User-Agent", concat!("broca-cli/", env!("CARGO_PKG_VERSION"))),
         ];
+        headers.extend_from_slice(more);
         if let Some(value) = route.proxy_authorization().filter(|_| absolute.is_some()) {
             headers.push(("Proxy-Authorization", value.expose()));
         }
         let target = absolute.as_deref().map_or(Target::Origin(&own), Target::Absolute);
-        let request = Request { method: "GET", target, host: &host, headers: &headers, body: b"" };
+        let request = Request { method, target, host: &host, headers: &headers, body };
         self.exchange(request, MAX_BODY).await
     }
 

@@ -2,6 +2,7 @@
 
 mod clock;
 pub(crate) mod connection;
+mod headers;
 mod report;
 mod stream;
 mod way;
@@ -58,8 +59,9 @@ pub(crate) async fn run(arguments: DoctorArguments) -> Result<(), Fault> {
         Ok(key) => {
             report.add("key", &Finding::ok("there is one, and it looks like one"))?;
             if is_there {
-                let client = Client::builder(url, key).configure(|config| limits.apply(config));
-                take_part(&client.build()?, limits, &mut interrupts, &mut report).await?;
+                let client =
+                    Client::builder(url.as_str(), key).configure(|config| limits.apply(config));
+                take_part(&url, &client.build()?, limits, &mut interrupts, &mut report).await?;
             }
         }
     }
@@ -81,6 +83,7 @@ fn well_formed(key: Result<Secret, Fault>) -> Result<Secret, Finding> {
 
 /// Opens a session, looks at its stream and closes it, whatever comes between.
 async fn take_part(
+    url: &str,
     client: &Client,
     limits: Limits,
     interrupts: &mut Interrupts,
@@ -92,8 +95,12 @@ async fn take_part(
     };
     report.add("session", &finding)?;
     let Some(session) = session else { return Ok(()) };
+    let checks = async {
+        headers::check(url, &session, limits, report).await?;
+        stream::check(&session, limits, report).await
+    };
     let outcome = tokio::select! {
-        outcome = stream::check(&session, limits, report) => outcome,
+        outcome = checks => outcome,
         _ = interrupts.next() => Err(interrupted()),
     };
     let closed = session.close().await;

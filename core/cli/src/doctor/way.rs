@@ -1,7 +1,7 @@
 //! The way to the service: proxy, name, connection, TLS, HTTP, and whether it is one.
 
 use super::connection::{Answer, Broken, Line};
-use super::report::{Finding, Report};
+use super::report::{Finding, Level, Report};
 use super::{Limits, clock};
 use crate::fault::Fault;
 use broca::engine::{CloseReason, Environment, Route};
@@ -54,6 +54,21 @@ pub(super) async fn check(url: &str, limits: Limits, report: &mut Report) -> Res
     let date = answer.head.header_str("date");
     report.add("clock", &clock::compare(date, before, after, limits.clock_skew))?;
     service(url, &answer, limits, report).await
+}
+
+/// A connection over the way that was checked before, for one more question.
+pub(super) async fn again(url: &str, limits: Limits) -> Result<(Line, Route), Finding> {
+    let environment = Environment::from_vars(|name| std::env::var(name).ok());
+    let route = Route::find(url, &environment).map_err(|e| Finding::failed(e.message(), ""))?;
+    let (addresses, _) = resolve(&route, limits).await?;
+    let (mut line, _) = connect(&addresses, limits).await?;
+    if let Some(name) = route.tls_name() {
+        let secured = secure(&mut line, &route, name, limits).await;
+        if secured.level != Level::Ok {
+            return Err(secured);
+        }
+    }
+    Ok((line, route))
 }
 
 fn proxy(route: &Route) -> Finding {
@@ -255,7 +270,6 @@ fn features(meta: &Meta) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Level;
     use super::*;
 
     fn announcing(features: &[&str]) -> Finding {

@@ -40,6 +40,10 @@ pub(super) struct Operation {
 }
 
 /// What came of waiting for a step.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is handed on at once; a box would cost each step an allocation"
+)]
 pub(super) enum Waited {
     Step(Step),
     TimedOut,

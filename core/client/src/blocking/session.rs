@@ -10,6 +10,7 @@ use crate::info;
 use crate::setup::{ClientBuilder, Setup};
 use crate::steps::{Approval, Decision, IntoMessage, Received, Sending};
 use crate::tools::{Tool, ToolSet};
+use broca_proto::session::approval::Approvals;
 use broca_proto::session::budget::Spent;
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::info::SessionInfo;
@@ -126,6 +127,13 @@ impl Opening {
     /// What is kept with a session that is opened, from the beginning: a JSON object; see [`Session::update`].
     pub fn metadata(mut self, metadata: Json) -> Self {
         self.metadata = Some(metadata);
+        self
+    }
+
+    /// Which tools of the service a person is asked for before they run, in the session that is opened (feature `approve`); in place
+    /// of [`Config::approvals`](crate::engine::Config).
+    pub fn approvals(mut self, approvals: Approvals) -> Self {
+        self.setup.config.approvals = approvals;
         self
     }
 

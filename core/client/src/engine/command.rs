@@ -108,6 +108,8 @@ pub enum Answer {
     Complete(Json),
     /// To `ToolCall`: the tool failed; the model reads this text.
     Fail(String),
+    /// To `ToolCall`: what ran the tool was lost before it ended, so that it may have run; the model reads this text.
+    Interrupted(String),
     /// To `Approval`: run the call.
     Allow,
     /// To `Approval`: run the call with narrower arguments.
@@ -131,6 +133,7 @@ impl fmt::Debug for Answer {
         f.write_str(match self {
             Self::Complete(_) => "Complete(..)",
             Self::Fail(_) => "Fail(..)",
+            Self::Interrupted(_) => "Interrupted(..)",
             Self::Allow => "Allow",
             Self::AllowNarrowed(_) => "AllowNarrowed(..)",
             Self::Deny(_) => "Deny(..)",

@@ -1,6 +1,7 @@
 //! Everything that can be set about a client, with its default.
 
 use broca_proto::Secret;
+use broca_proto::session::approval::Approvals;
 use broca_proto::session::budget::Budget;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ndjson::DEFAULT_MAX_LINE_BYTES;
@@ -59,7 +60,7 @@ pub struct Config {
     pub idle_reuse_ms: u64,
     /// An idle connection is closed after this time. Default 60 s.
     pub idle_close_ms: u64,
-    /// Connections at once; one more is always there for cancelling and holding. Default 6.
+    /// Connections at once; one more is always there for cancelling, holding and consenting. Default 6.
     pub max_connections: usize,
     /// Bytes of steps that wait for the application before display deltas are dropped (with a Gap). Default 1 MiB.
     pub delta_buffer_bytes: usize,
@@ -79,6 +80,10 @@ pub struct Config {
     pub session_budget: Budget,
     /// How calls of tools are run. `pause_ms` is what holds where the service does not say.
     pub calls: CallLimits,
+    /// Which tools of the service a person is asked for before they run, in sessions that this client opens (feature
+    /// `approve`); the service's operator may require more. Where the service does not offer it, such a session is not
+    /// opened. Default: none.
+    pub approvals: Approvals,
     /// How a lost subscription is taken up again.
     pub reconnect: ReconnectPolicy,
     /// Ask the application before each message leaves, and tell it what came (`Sending`, `Received`). Default off.
@@ -120,6 +125,7 @@ impl Config {
             turn_budget: Budget::default(),
             session_budget: Budget::default(),
             calls: CallLimits::default(),
+            approvals: Approvals::default(),
             reconnect: ReconnectPolicy::default(),
             hooks: false,
             hook_timeout_ms: 30_000,

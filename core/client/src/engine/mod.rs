@@ -288,11 +288,13 @@ impl Engine {
                 self.dispatch(op, exchange, event, now);
             }
             let over = |op: &OpId| self.ops.get(op).is_none_or(|op| op.steps.is_finished());
+            let declares = self.ops.values().any(Op::declares_tools);
             if !self.turns.front().is_some_and(over) {
                 let Some(next) = self.turns.front().and_then(|op| self.ops.get_mut(op)) else {
                     break;
                 };
-                if !matches!(next.work, Work::Begin(_)) {
+                // A turn has the tools that were given before it.
+                if !matches!(next.work, Work::Begin(_)) || declares {
                     break;
                 }
                 next.start(&mut self.core, now);

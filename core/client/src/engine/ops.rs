@@ -8,12 +8,13 @@ use super::effect::{CallId, OpId};
 use super::net::{ExchangeId, NetEvent};
 use super::queue::StepQueue;
 use super::send::Turn;
-use super::session::{Core, RestCall, escape_into, no_metadata, session_path};
+use super::session::{Core, RestCall, escape_into, not_offered, session_path};
 use super::step::{Delta, DeltaKind, Gap, HistoryPage, Lost, Outcome, Status, Step};
 use super::subscribe::Watch;
 use broca_proto::session::display::{self, DisplayEvent};
 use broca_proto::session::event::Event;
 use broca_proto::session::exchange::Item;
+use broca_proto::session::feature::Features;
 use broca_proto::session::ids::{Cursor, SessionId};
 use broca_proto::session::method::Method;
 use broca_proto::session::notice;
@@ -136,6 +137,12 @@ impl Op {
             unread: false,
             catch_up: CatchUp::default(),
         }
+    }
+
+    /// Whether tools are being declared.
+    pub(crate) fn declares_tools(&self) -> bool {
+        let Work::Asking(asking) = &self.work else { return false };
+        matches!(asking.question, Question::UpdateTools { .. } | Question::RegisterAgain(_))
     }
 
     /// Begins what the command asks for.
@@ -450,17 +457,26 @@ impl Op {
                 Some(answer) => {
                     answer.and_then(|json| read_meta(&json, &service)).and_then(|meta| {
                         if opening.metadata.is_some() && !core.offered(&meta).metadata {
-                            return Err(no_metadata());
+                            return Err(not_offered("metadata", ""));
                         }
+                        let approvals = match &opening.join {
+                            None => asked_approvals(core, &meta)?,
+                            Some(_) => None,
+                        };
+                        let asks = Features {
+                            approve: approvals.is_some(),
+                            metadata: opening.metadata.is_some(),
+                            ..Features::NONE
+                        };
                         let declarations =
                             opening.tools.iter().map(|t| t.declaration.clone()).collect();
                         let body = OpenRequest {
                             client_version: core.config.client_version.clone(),
                             tools: opening.register.then_some(declarations),
                             metadata: opening.metadata.take(),
+                            approvals,
                             ..OpenRequest::default()
                         };
-                        let asked_for = body.metadata.is_some();
                         let body = Json::encode(&body)
                             .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
                         let path = match &opening.join {
@@ -468,7 +484,7 @@ impl Op {
                             None => "/api/v1/sessions".to_owned(),
                         };
                         let call = RestCall::new("POST", path).with_client_key().with_body(body);
-                        let call = call.with_metadata(asked_for);
+                        let call = call.asking_for(asks);
                         let rest = core.rest(self.id, call, &self.trace, now);
                         opening.stage = Stage::Post(rest, meta);
                         Ok(None)
@@ -555,13 +571,13 @@ impl Op {
         if let (Question::Lists(path), Ok(json)) = (&mut asking.question, &answer) {
             let meta = read_meta(json, &core.net.address());
             let lists = meta.and_then(|meta| {
-                if core.offered(&meta).metadata { Ok(()) } else { Err(no_metadata()) }
+                if core.offered(&meta).metadata { Ok(()) } else { Err(not_offered("metadata", "")) }
             });
             if let Err(error) = lists {
                 return self.finish_with(core, Err(error), now);
             }
             let call = RestCall::new("GET", std::mem::take(path)).with_client_key();
-            let rest = core.rest(self.id, call.with_metadata(true), &self.trace, now);
+            let rest = core.rest(self.id, call.asking_for(METADATA), &self.trace, now);
             *asking = Asking { question: Question::Sessions, call: Asked::Rest(rest) };
             return;
         }
@@ -618,6 +634,9 @@ impl Op {
     }
 }
 
+/// What calls about how sessions stand ask for.
+const METADATA: Features = Features { metadata: true, ..Features::NONE };
+
 const META: &str = "/api/v1/meta";
 
 /// Where a page of a list is.
@@ -650,6 +669,18 @@ fn object(json: Json) -> Result<Json, Error> {
     }
     let reason = "it is no JSON object".to_owned();
     Err(malformed(&broca_proto::json::JsonError { at: 0, reason }))
+}
+
+/// Whom a session that is opened asks for, where this client says so.
+fn asked_approvals(core: &Core, meta: &Meta) -> Result<Option<Json>, Error> {
+    let approvals = &core.config.approvals;
+    if approvals.is_empty() {
+        return Ok(None);
+    }
+    if !core.offered(meta).approve {
+        return Err(not_offered("approve", "; its tools would run unasked"));
+    }
+    Ok(Some(approvals.to_json()))
 }
 
 fn malformed(e: &broca_proto::json::JsonError) -> Error {

@@ -1,6 +1,7 @@
 //! A turn: from the application's message to the model's last one, over as many requests as its tools need.
 
 mod cancel;
+mod consent;
 mod heard;
 mod hold;
 mod recover;
@@ -21,6 +22,7 @@ use broca_proto::session::method::{Method, SendMessage, SendMessageResult};
 use broca_proto::session::rpc::RpcFailure;
 use broca_proto::session::turn::{Accepted, Calls, CallsOutput, Verdict};
 use broca_proto::{Error, ErrorKind, Json, Retry, Time};
+use consent::Asked;
 use heard::Heard;
 use recover::Recovery;
 use resume::Following;
@@ -31,6 +33,8 @@ pub(crate) struct Turn {
     calls: Calls,
     /// What the application was asked, and about which call.
     questions: BTreeMap<CallId, String>,
+    /// What the service asks about its own tools.
+    asked: Vec<Asked>,
     state: State,
     round: u32,
     /// The results in the message under way: they are kept if it turns out not to have arrived.
@@ -135,6 +139,7 @@ impl Turn {
             op,
             calls: Calls::new(tools, core.call_limits()),
             questions: BTreeMap::new(),
+            asked: Vec::new(),
             state: State::Over,
             round: 0,
             carried: Vec::new(),
@@ -165,6 +170,9 @@ impl Turn {
         if self.hold.as_ref().is_some_and(|hold| hold.exchange == exchange) {
             return self.holding(event, core, steps, trace, now);
         }
+        if self.tells_consent(exchange) {
+            return self.consent_network(exchange, event, core, now);
+        }
         match &mut self.state {
             State::Streaming { rpc, .. } if rpc.exchange == exchange => {
                 if matches!(event, NetEvent::Sent) {
@@ -172,6 +180,7 @@ impl Turn {
                 }
                 let heard = &mut self.heard;
                 let progress = rpc.take(event, "the service", |item| heard.item(item, steps));
+                self.consent_moved(core, steps, now);
                 match progress {
                     Progress::Going => {}
                     Progress::Answered => core.linger(exchange, now),
@@ -217,10 +226,15 @@ impl Turn {
         if matches!(&self.state, State::Hooked { call: asked, .. } if *asked == call) {
             return self.hook_answered(answer, core, steps, trace, now);
         }
-        let Some(id) = self.questions.get(&call).cloned() else { return Ok(Accepted::TooLate) };
+        let Some(id) = self.questions.get(&call).cloned() else {
+            return self.consent(call, answer, core, trace, now);
+        };
         let accepted = match answer {
-            Answer::Complete(content) => self.calls.complete(&id, content, now),
+            Answer::Complete(content) => {
+                self.calls.complete(&id, core.result_content(content), now)
+            }
             Answer::Fail(message) => self.calls.fail(&id, &message, now),
+            Answer::Interrupted(message) => self.calls.interrupt(&id, &message, now),
             Answer::Allow => self.calls.decide(&id, Verdict::Allow, now),
             Answer::AllowNarrowed(input) => {
                 self.calls.decide(&id, Verdict::AllowNarrowed(input), now)
@@ -242,6 +256,7 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        self.consent_timeout(core, trace, now);
         match &mut self.state {
             State::Recovering(recovery) => {
                 recovery.timeout(core, trace, now);
@@ -275,6 +290,10 @@ impl Turn {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.state_timeout().into_iter().chain(self.consent_poll_timeout()).min()
+    }
+
+    fn state_timeout(&self) -> Option<Time> {
         match &self.state {
             State::Hooked { until, .. } | State::Cancelling { until, .. } => Some(*until),
             State::Paused => self.calls.poll_timeout(),
@@ -287,6 +306,7 @@ impl Turn {
     /// Drops whatever is under way on the network.
     pub(crate) fn drop_now(&mut self, core: &mut Core, now: Time) {
         self.stop_holding(core, now);
+        self.drop_consent(core, now);
         match std::mem::replace(&mut self.state, State::Over) {
             State::Streaming { rpc, .. } | State::Registering { rpc } => {
                 core.net.abort(rpc.exchange, now);
@@ -327,6 +347,7 @@ impl Turn {
         while let Some(output) = self.calls.poll() {
             self.show_stop(output, steps);
         }
+        self.withdraw_consent(steps);
     }
 
     // ---- sending ----------------------------------------------------------------------------
@@ -414,6 +435,10 @@ impl Turn {
                 return Err(Error::new(ErrorKind::Usage, message));
             }
         };
+        if let Some(Err(error)) = replaced.as_ref().map(|message| core.check_message(message)) {
+            self.give_up(error, core, steps);
+            return Ok(Accepted::Taken);
+        }
         if let State::Hooked { message, .. } = std::mem::replace(&mut self.state, State::Over) {
             self.send_now(replaced.unwrap_or(message), own_trace, core, trace, now);
         }
@@ -630,6 +655,7 @@ impl Turn {
                 message => format!("{session}/{message}/{}", call.id),
             },
             may_have_run: self.calls.may_have_run(&call.id),
+            server_side: false,
             tool_use_id: call.id,
             name: call.name,
             input: call.input,
@@ -649,6 +675,8 @@ impl Turn {
 
     fn finish(&mut self, outcome: Result<Outcome, Error>, core: &mut Core, steps: &mut StepQueue) {
         self.state = State::Over;
+        self.withdraw_consent(steps);
+        self.asked.clear();
         self.settle_accounts(core);
         core.forget_questions(self.op);
         core.know(self.heard.cursor());

@@ -7,15 +7,16 @@ use super::config::Config;
 use super::effect::{CallId, LogLevel, LogRecord, OpId};
 use super::memory::Memory;
 use super::net::{Call, ExchangeId, Net};
-use broca_proto::session::content::Block;
+use broca_proto::session::content::{Block, Content, Message};
 use broca_proto::session::feature::{self, Features};
 use broca_proto::session::ids::{Cursor, SessionId};
+use broca_proto::session::media;
 use broca_proto::session::method::{Method, UpdateClientTools};
 use broca_proto::session::rest::{Meta, Opened};
 use broca_proto::session::rpc;
 use broca_proto::session::tool::Tool;
 use broca_proto::session::turn::{Accepted, CallLimits};
-use broca_proto::{Error, ErrorKind, Json, Secret, Time};
+use broca_proto::{Error, ErrorKind, Json, Retry, Secret, Time};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -115,7 +116,7 @@ impl Core {
             _ if !opens && (self.session.is_none() || self.opening) => {
                 return usage("no session is open yet; open or join one first");
             }
-            _ if told && !self.features().metadata => return Err(no_metadata()),
+            _ if told && !self.features().metadata => return Err(not_offered("metadata", "")),
             Command::Close => self.closed = true,
             Command::Resume if self.memory().is_none_or(|memory| memory.pending.is_none()) => {
                 return usage("no turn waits to be taken up");
@@ -136,8 +137,48 @@ impl Core {
         {
             check_tools(tools)?;
         }
+        if let Command::Send { message } = command {
+            self.check_message(message)?;
+        }
         self.opening |= opens;
         Ok(())
+    }
+
+    /// Whether the session can take this message.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for images and files where it takes none, and [`ErrorKind::Limit`] for more bytes than
+    /// the service takes at once.
+    pub(crate) fn check_message(&self, message: &Message) -> Result<(), Error> {
+        if !self.features().blocks && media::is_in(&message.content) {
+            let message = "this session takes text only: its service does not offer the feature \"blocks\", or it was not asked for; leave images and files out";
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        let bytes = match &message.content {
+            Content::Text(text) => text.len(),
+            content => content.blocks().iter().map(|block| block.json().as_bytes().len()).sum(),
+        };
+        let limits = self.session.as_ref().and_then(|session| session.info.meta.limits.as_ref());
+        let Some(most) = limits.and_then(|limits| limits.max_request_bytes) else { return Ok(()) };
+        if bytes.saturating_add(ENVELOPE_BYTES) as u64 > most {
+            let message = format!(
+                "the message has {bytes} bytes (images and files grow by a third on their way), and the service takes requests of at most {most} (limits.max_request_bytes): send less at once"
+            );
+            return Err(Error::new(ErrorKind::Limit, message).with_retry(Retry::Safe));
+        }
+        Ok(())
+    }
+
+    /// What a tool gave, as this session can take it. Where it takes no images and files, words stand in their place.
+    pub(crate) fn result_content(&mut self, content: Json) -> Json {
+        if self.features().blocks {
+            return content;
+        }
+        let Some(plain) = media::left_out(&content) else { return content };
+        let words =
+            "an image or a file in a tool's result was left out: the session takes text only";
+        self.log(LogLevel::Warn, words.to_owned());
+        plain
     }
 
     pub(crate) fn is_opening(&self) -> bool {
@@ -202,6 +243,11 @@ impl Core {
         }
     }
 
+    /// The features that the service has, asked for or not; none before a session is open.
+    pub(crate) fn announced(&self) -> Features {
+        self.session.as_ref().map_or(Features::NONE, |session| announced(&session.info.meta))
+    }
+
     /// The features in use; none before a session is open.
     pub(crate) fn features(&self) -> Features {
         self.session.as_ref().map_or(Features::NONE, |session| session.info.features)
@@ -209,7 +255,7 @@ impl Core {
 
     /// The features that this client asks for and the service has.
     pub(crate) fn offered(&self, meta: &Meta) -> Features {
-        self.config.features.and(Features::parse(meta.features.iter().map(String::as_str)))
+        self.config.features.and(announced(meta))
     }
 
     /// How calls are run, with what the service says about its pauses and the size of requests.
@@ -239,9 +285,7 @@ impl Core {
         if !request.body.is_empty() {
             headers.push(("Content-Type", "application/json".to_owned()));
         }
-        let mut features = self.features();
-        features.metadata |= request.metadata;
-        feature_header(features, &mut headers);
+        feature_header(self.features().or(request.asks), &mut headers);
         let call = Call {
             method: request.method,
             path: request.path,
@@ -284,7 +328,7 @@ impl Core {
             headers,
             body: rpc::request(&id, method.as_str(), params),
             idempotent: false,
-            urgent: matches!(method, Method::Cancel | Method::Hold),
+            urgent: matches!(method, Method::Cancel | Method::Hold | Method::Approve),
             head_timeout_ms: self.config.head_timeout_ms,
             whole_timeout_ms: (!streams).then_some(self.config.rest_timeout_ms),
             silence_timeout_ms: if streams { self.silence_timeout_ms() } else { None },
@@ -384,8 +428,8 @@ pub(crate) struct RestCall {
     pub(crate) body: Bytes,
     pub(crate) client_key: bool,
     pub(crate) session_key: bool,
-    /// It asks for `metadata`, also before a session is open.
-    pub(crate) metadata: bool,
+    /// What it asks for beside the features in use: there are none before a session is open.
+    pub(crate) asks: Features,
 }
 
 impl RestCall {
@@ -397,7 +441,7 @@ impl RestCall {
             body: Bytes::new(),
             client_key: false,
             session_key: false,
-            metadata: false,
+            asks: Features::NONE,
         }
     }
 
@@ -411,8 +455,8 @@ impl RestCall {
         self
     }
 
-    pub(crate) fn with_metadata(mut self, asked_for: bool) -> Self {
-        self.metadata = asked_for;
+    pub(crate) fn asking_for(mut self, features: Features) -> Self {
+        self.asks = features;
         self
     }
 
@@ -450,10 +494,17 @@ fn feature_header(features: Features, headers: &mut Vec<(&'static str, String)>)
     }
 }
 
-/// Why a call that needs the feature `metadata` is not made.
-pub(super) fn no_metadata() -> Error {
-    let message = "the feature \"metadata\" is not in use: the service does not offer it, or this client does not ask for it";
+/// Why a call that needs a feature is not made; `cost` says what would happen without it.
+pub(super) fn not_offered(feature: &str, cost: &str) -> Error {
+    let message = format!(
+        "the feature \"{feature}\" is not in use: the service does not offer it, or this client does not ask for it{cost}"
+    );
     Error::new(ErrorKind::NotOffered, message)
+}
+
+/// The features among the service's own words about itself.
+fn announced(meta: &Meta) -> Features {
+    Features::parse(meta.features.iter().map(String::as_str))
 }
 
 fn trace_headers(trace: &Trace) -> Vec<(&'static str, String)> {

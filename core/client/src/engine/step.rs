@@ -177,6 +177,8 @@ pub struct ToolCall {
     pub idempotency_key: String,
     /// The program that had the session before may have run this call; nothing says how far it came.
     pub may_have_run: bool,
+    /// The tool is the service's own: it runs there, and only consent is asked for.
+    pub server_side: bool,
 }
 
 /// Where an operation stands.

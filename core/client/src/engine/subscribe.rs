@@ -38,6 +38,7 @@ impl Watch {
         now: Time,
     ) -> Self {
         let subscription = Subscription::new(from, core.config.reconnect);
+        let subscription = subscription.with_keep_open(core.announced().keep_open);
         let mut watch = Self {
             op,
             subscription,

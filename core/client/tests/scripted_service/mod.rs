@@ -122,6 +122,14 @@ impl Service {
         self.addr
     }
 
+    /// Cuts every connection there is.
+    pub(crate) fn cut_all(&self) {
+        for (_, socket) in self.shared.sockets.lock().unwrap().drain() {
+            // It may have ended by itself.
+            drop(socket.shutdown(Shutdown::Both));
+        }
+    }
+
     /// What came so far.
     pub(crate) fn requests(&self) -> Vec<Asked> {
         self.shared.requests.lock().unwrap().clone()

@@ -2,6 +2,7 @@
 
 use super::toolbox::Route;
 use crate::Json;
+use crate::session::approval::{Decision, Question, SettledBy, resolved_payload};
 use crate::session::content::{Block, BlockKind, Content, Dispatch, Message, Role, ToolUse};
 use crate::session::event::EventType;
 use crate::session::ids::{KeyId, ProfileId};
@@ -138,6 +139,32 @@ impl LogEvent {
         let version = Json::integer(i64::try_from(version).unwrap_or(i64::MAX));
         let payload = Json::object([("metadata", metadata), ("version", &version)]);
         Self::new(EventType::parse(EventType::METADATA_UPDATED), who.clone(), payload)
+    }
+
+    /// A call of `owner`'s turn waits for consent.
+    #[must_use]
+    pub fn approval_requested(owner: &KeyId, question: &Question) -> Self {
+        let event_type = EventType::parse(EventType::APPROVAL_REQUESTED);
+        Self::new(event_type, owner.clone(), question.to_json(owner.as_str()))
+    }
+
+    /// A question was settled; `input` is what it was narrowed to.
+    #[must_use]
+    pub fn approval_resolved(
+        owner: &KeyId,
+        tool_use_id: &str,
+        (decision, by): (&Decision, &SettledBy),
+        input: Option<&Json>,
+        reason: Option<&str>,
+    ) -> Self {
+        let payload = resolved_payload(tool_use_id, decision, by, input, reason);
+        Self::new(EventType::parse(EventType::APPROVAL_RESOLVED), owner.clone(), payload)
+    }
+
+    /// A question that nobody has to answer any more, because its turn has ended.
+    #[must_use]
+    pub fn approval_withdrawn(owner: &KeyId, tool_use_id: &str, by: &SettledBy) -> Self {
+        Self::approval_resolved(owner, tool_use_id, (&Decision::Withdrawn, by), None, None)
     }
 }
 

@@ -39,6 +39,7 @@ pub fn admit(method: &str, caller: Caller<'_>) -> Result<Method, RpcFailure> {
         Method::Unknown(_) => false,
         Method::Cancel => caller.features.cancel,
         Method::Hold => caller.features.hold,
+        Method::Approve => caller.features.approve,
         _ => true,
     };
     if !known {
@@ -341,6 +342,7 @@ mod tests {
             ("session.updateClientTools", true, true),
             ("session.cancel", true, false),
             ("session.hold", true, true),
+            ("session.approve", true, false),
         ];
         assert_eq!(table.len(), Method::KNOWN.len());
         for (method, driver, open) in table {
@@ -364,7 +366,7 @@ mod tests {
         let nope = refusal("session.nope", false, &SessionState::Closed);
         assert_eq!(nope, Some(not_found("session.nope")));
         let plain = caller(false, &SessionState::Open, Features::NONE);
-        for method in ["session.cancel", "session.hold"] {
+        for method in ["session.cancel", "session.hold", "session.approve"] {
             let refused = admit(method, plain).unwrap_err();
             assert_eq!((refused.code, refused.message), not_found(method));
         }

@@ -3,12 +3,13 @@
 //! [`gate`] lets one call at a time into a session, in order. [`merge`] turns a driver's message
 //! into the one the model sees when a paused turn waits for results. [`turn`] runs rounds of model
 //! and tools as effects that a shell carries out, with the events to log ([`log`]) and the tools on
-//! offer ([`toolbox`]). [`open`] checks what opens and joins a session, [`methods`] who may call
+//! offer ([`toolbox`]). [`open`] checks what opens and joins a session, [`consent`] settles which calls need somebody's consent, [`methods`] who may call
 //! what, [`repeat`] what a message gets that comes again, [`metadata`] what is kept with a session, [`view`] what a request may see, [`depth`] how deep content may nest.
 //!
 //! Nothing here waits, stores or reads a clock: times are wall-clock milliseconds since the Unix
 //! epoch, given as arguments.
 
+pub mod consent;
 pub mod depth;
 pub mod gate;
 pub mod log;

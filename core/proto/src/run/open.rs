@@ -7,6 +7,7 @@ use super::depth;
 use super::methods::SessionState;
 use crate::Json;
 use crate::json::JsonError;
+use crate::session::approval::{Approvals, ApprovalsError};
 use crate::session::feature::Features;
 use crate::session::generation::{Generation, GenerationError};
 use crate::session::ids::{ProfileId, SessionId};
@@ -71,6 +72,8 @@ pub struct Declared {
     pub compaction: Option<Json>,
     /// What the session's models are asked beside the conversation; only when it is opened (feature `options`).
     pub generation: Generation,
+    /// Which calls of the service's own tools need consent; only when it is opened, see [`super::consent::settle`].
+    pub approvals: Approvals,
 }
 
 /// One list of declared tools.
@@ -108,14 +111,28 @@ impl DeclaredTools {
 }
 
 impl Declared {
-    /// The settings that are fixed when a session is opened: `{"compaction","generation"}`, nothing when there are none.
+    /// The settings that are fixed when a session is opened: `{"approvals","compaction","generation"}`, nothing when
+    /// there are none.
     #[must_use]
     pub fn settings(&self) -> Option<Json> {
         let generation = (!self.generation.is_empty()).then(|| self.generation.to_json());
-        let compaction = self.compaction.as_ref().map(|config| ("compaction", config));
-        let generation = generation.as_ref().map(|generation| ("generation", generation));
-        (compaction.is_some() || generation.is_some())
-            .then(|| Json::object(compaction.into_iter().chain(generation)))
+        let approvals = (!self.approvals.is_empty()).then(|| self.approvals.to_json());
+        let all = [
+            ("approvals", approvals.as_ref()),
+            ("compaction", self.compaction.as_ref()),
+            ("generation", generation.as_ref()),
+        ];
+        let all = all.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let all: Vec<(&str, &Json)> = all.collect();
+        (!all.is_empty()).then(|| Json::object(all))
+    }
+
+    /// The approvals in what [`Declared::settings`] wrote.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn approvals_of(settings: &Json) -> Result<Approvals, ApprovalsError> {
+        Approvals::read(settings)
     }
 
     /// The mode of compaction in what [`Declared::settings`] wrote; nothing when it is the usual one.
@@ -312,6 +329,7 @@ fn read_declared(body: &Json) -> Result<Declared, Problem> {
             .any(|name| body.member(name).is_some()),
         compaction: None,
         generation: Generation::default(),
+        approvals: Approvals::default(),
     })
 }
 

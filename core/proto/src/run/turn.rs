@@ -1,7 +1,7 @@
 //! One turn as a machine: model rounds, tool calls, pauses and ends (session service §6.3, §6.4, §9.1).
 //!
 //! The shell takes effects with [`Turn::poll_effect`] and carries each out before it takes the
-//! next. After [`Effect::CallModel`] and [`Effect::CallTool`] there is nothing to take until the
+//! next. After [`Effect::CallModel`], [`Effect::Ask`] and [`Effect::CallTool`] there is nothing to take until the
 //! outcome is handed in. Events are in the order of the log; an effect's events are to be on disk
 //! before they are shown and before the next effect is carried out.
 
@@ -11,6 +11,7 @@ use super::log::{Audience, LogEvent, boolean, call_payload, client_result, for_p
 use super::merge::{MergeError, Merged, Pause, merge, settle};
 use super::toolbox::{Route, Toolbox};
 use crate::Json;
+use crate::session::approval::Question;
 use crate::session::content::{Block, BlockKind, Message, ToolUse};
 use crate::session::event::EventType;
 use crate::session::generation::{Generation, ToolChoice};
@@ -22,13 +23,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 mod attempt;
+mod consent;
 mod effect;
 mod exchange;
 
 use attempt::Attempt;
 pub use effect::{
-    Effect, ModelCall, ModelFailure, ModelReply, Outcome, Provider, Rejected, RetryPolicy,
-    ToolOutcome, ToolRun, TurnStart,
+    ConsentTerms, Effect, ModelCall, ModelFailure, ModelReply, Outcome, Provider, Rejected,
+    RetryPolicy, ToolOutcome, ToolRun, TurnStart,
 };
 use exchange::Exchange;
 
@@ -51,6 +53,7 @@ pub struct Turn {
     /// What the messages of this turn said about the generation, and what holds.
     said: Generation,
     generation: Generation,
+    consent: ConsentTerms,
     round: u32,
     messages: Arc<Vec<Message>>,
     tail: Vec<Json>,
@@ -66,6 +69,8 @@ enum Doing {
     /// Until the attempt is made.
     Waiting(Attempt),
     Tools(Exchange),
+    /// Until somebody consents to the call at work, or does not.
+    Asking(Exchange, Question),
     Over,
 }
 
@@ -76,7 +81,7 @@ impl Turn {
     /// [`Rejected`] when the message does not fit the paused turn, or brings results for none.
     pub fn start(start: TurnStart) -> Result<Self, Box<Rejected>> {
         let TurnStart { actor, entry, paused, message, history, toolbox, providers, .. } = start;
-        let TurnStart { max_rounds, keep_open, .. } = start;
+        let TurnStart { max_rounds, keep_open, consent, .. } = start;
         let continued = paused.as_ref().filter(|_| is_continuation(&entry, &message));
         let (said, generation) = match continued {
             Some(pause) => {
@@ -108,6 +113,7 @@ impl Turn {
             keep_open,
             said,
             generation,
+            consent,
             round: 0,
             messages: Arc::new(messages),
             tail: Vec::new(),
@@ -129,6 +135,10 @@ impl Turn {
 
     /// What to do next; nothing while an outcome is awaited and after the end.
     pub fn poll_effect(&mut self) -> Option<Effect> {
+        if let Some(Effect::Ask { events, .. }) = &mut self.next {
+            *events = std::mem::take(&mut self.pending);
+            return self.next.take();
+        }
         if !self.pending.is_empty() {
             return Some(Effect::Log(std::mem::take(&mut self.pending)));
         }
@@ -194,7 +204,14 @@ impl Turn {
                 self.log_failed_response(attempt, &failure);
             }
             Doing::Waiting(_) => {}
-            Doing::Tools(exchange) => self.log_cancelled_calls(&exchange),
+            Doing::Tools(exchange) => {
+                self.log_cancelled_request(&exchange);
+                self.log_cancelled_calls(&exchange);
+            }
+            Doing::Asking(exchange, question) => {
+                self.log_withdrawn(&question);
+                self.log_cancelled_calls(&exchange);
+            }
         }
         self.pending.push(LogEvent::turn_cancelled(&self.actor, "running"));
         self.finish(Err(turn_cancelled()), Outcome::Cancelled);

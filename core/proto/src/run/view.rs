@@ -17,6 +17,9 @@ pub fn needed_for_event(type_name: &str) -> Option<Features> {
     match type_name {
         EventType::TURN_CANCELLED => Some(Features { cancel: true, ..Features::NONE }),
         EventType::METADATA_UPDATED => Some(Features { metadata: true, ..Features::NONE }),
+        EventType::APPROVAL_REQUESTED | EventType::APPROVAL_RESOLVED => {
+            Some(Features { approve: true, ..Features::NONE })
+        }
         _ => EventType::parse(type_name).is_plain().then_some(Features::NONE),
     }
 }
@@ -231,6 +234,15 @@ mod tests {
         assert!(shows_event(metadata, EventType::METADATA_UPDATED));
         assert!(!shows_event(cancel, EventType::METADATA_UPDATED));
         assert!(!shows_event(Features::ALL, "session.hologram"));
+    }
+
+    #[test]
+    fn questions_for_consent_are_shown_to_those_who_asked_for_approve_only() {
+        let approve = Features { approve: true, ..Features::NONE };
+        let others = Features { approve: false, ..Features::ALL };
+        for kind in [EventType::APPROVAL_REQUESTED, EventType::APPROVAL_RESOLVED] {
+            assert!(shows_event(approve, kind) && !shows_event(others, kind));
+        }
     }
 
     #[test]

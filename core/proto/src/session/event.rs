@@ -74,6 +74,10 @@ impl EventType {
     pub const TURN_CANCELLED: &'static str = "session.turn.cancelled";
     /// The session's metadata was changed; shown to readers that asked for [`super::feature::Feature::Metadata`].
     pub const METADATA_UPDATED: &'static str = "session.metadata.updated";
+    /// A call of the service's own waits for consent; shown to those who asked for [`super::feature::Feature::Approve`].
+    pub const APPROVAL_REQUESTED: &'static str = "session.approval.requested";
+    /// A question was settled; shown as it was.
+    pub const APPROVAL_RESOLVED: &'static str = "session.approval.resolved";
 
     /// Whether the plain contract's closed catalogue holds this type.
     #[must_use]
@@ -253,6 +257,13 @@ impl Event {
         self.event_type.bytes(&self.raw) == event_type.as_str().as_bytes()
     }
 
+    /// Whether the event is of the type with this name, also one that the plain catalogue lacks.
+    #[must_use]
+    #[inline]
+    pub fn is_named(&self, event_type: &str) -> bool {
+        self.event_type.bytes(&self.raw) == event_type.as_bytes()
+    }
+
     /// The event's own id, owned.
     #[must_use]
     pub fn event_id(&self) -> EventId {
@@ -287,6 +298,12 @@ impl Event {
     #[must_use]
     pub fn created_at(&self) -> &str {
         self.created_at.of(&self.raw)
+    }
+
+    /// When it was logged, in milliseconds since 1970, if it says so in the service's way.
+    #[must_use]
+    pub fn logged_ms(&self) -> Option<u64> {
+        unix_ms(self.created_at())
     }
 
     /// The payload, raw; `{}` when the event has none.
@@ -392,6 +409,30 @@ impl Text {
     }
 }
 
+/// A time as the service writes it, `2026-07-06T18:26:10.000Z`, in milliseconds since 1970.
+fn unix_ms(text: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    let shape: Vec<(usize, char)> =
+        text.char_indices().filter(|(_, c)| !c.is_ascii_digit()).collect();
+    let stops = [(4, '-'), (7, '-'), (10, 'T'), (13, ':'), (16, ':')];
+    if !shape.starts_with(&stops) || shape.last()?.1 != 'Z' {
+        return None;
+    }
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days since the first of March of the year 0, so that a leap day is the last of its year.
+    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
+    let seconds = (days - 719_468) * 86_400
+        + number(11, 13)? * 3_600
+        + number(14, 16)? * 60
+        + number(17, 19)?;
+    let millis = number(20, 23).unwrap_or_default();
+    Some(seconds * 1_000 + millis)
+}
+
 fn offset(at: usize) -> Result<u32, JsonError> {
     u32::try_from(at)
         .map_err(|_| JsonError { at, reason: "the event is larger than 4 GiB".to_owned() })
@@ -448,6 +489,23 @@ mod tests {
         assert_eq!(EventType::KNOWN.len(), 28);
         for known in EventType::KNOWN {
             assert_eq!(&EventType::parse(known.as_str()), known);
+        }
+    }
+
+    #[test]
+    fn times_are_read_and_what_is_none_is_not() {
+        assert_eq!(unix_ms("1970-01-01T00:00:00.000Z"), Some(0));
+        assert_eq!(unix_ms("2024-02-29T12:00:00.250Z"), Some(1_709_208_000_250));
+        assert_eq!(unix_ms("2026-12-01T00:00:00Z"), Some(1_796_083_200_000));
+        for wrong in [
+            "",
+            "2030",
+            "2026-13-01T00:00:00Z",
+            "2026-01-01 00:00:00Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01T00:00:00+01:00",
+        ] {
+            assert_eq!(unix_ms(wrong), None, "{wrong}");
         }
     }
 }

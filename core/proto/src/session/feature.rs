@@ -45,6 +45,12 @@ macro_rules! features {
                 Self { $( $member: self.$member && other.$member, )* }
             }
 
+            /// The features that are in either of the two.
+            #[must_use]
+            pub const fn or(self, other: Self) -> Self {
+                Self { $( $member: self.$member || other.$member, )* }
+            }
+
             /// Whether every feature of `other` is in this set.
             #[must_use]
             pub const fn covers(self, other: Self) -> bool {
@@ -92,20 +98,7 @@ features! {
 
 impl Features {
     /// What the service of this version offers and announces.
-    pub const OFFERED: Self = Self {
-        display: true,
-        cancel: true,
-        heartbeat: true,
-        queue: true,
-        hold: true,
-        message_id: true,
-        lean_result: true,
-        blocks: true,
-        metadata: true,
-        options: true,
-        keep_open: true,
-        ..Self::NONE
-    };
+    pub const OFFERED: Self = Self::ALL;
     /// What the client of this version understands and asks for.
     pub const UNDERSTOOD: Self = Self {
         display: true,
@@ -115,7 +108,9 @@ impl Features {
         hold: true,
         message_id: true,
         lean_result: true,
+        blocks: true,
         metadata: true,
+        approve: true,
         ..Self::NONE
     };
 }

@@ -38,6 +38,8 @@ open_enum! {
         Cancel = "session.cancel",
         /// Renews the caller's paused turn (feature `hold`).
         Hold = "session.hold",
+        /// Answers whether a tool of the service may run (feature `approve`).
+        Approve = "session.approve",
     }
 }
 
@@ -400,7 +402,8 @@ mod tests {
 
     #[test]
     fn there_are_twelve_plain_methods() {
-        let plain = Method::KNOWN.iter().filter(|m| !matches!(m, Method::Cancel | Method::Hold));
+        let of_features = [Method::Cancel, Method::Hold, Method::Approve];
+        let plain = Method::KNOWN.iter().filter(|m| !of_features.contains(m));
         assert_eq!(plain.count(), 12);
     }
 }

@@ -93,35 +93,46 @@ impl NarrowRules {
     /// Numbers are compared exactly when both are integers. Input that cannot be read is refused.
     #[must_use]
     pub fn admit(&self, requested: &Json, given: &Json) -> bool {
+        self.widened(requested, given).is_none()
+    }
+
+    /// The place, as a JSON pointer, at which `given` is neither the requested input nor narrower; nothing when it is
+    /// admitted. The whole input is the empty pointer.
+    #[must_use]
+    pub fn widened(&self, requested: &Json, given: &Json) -> Option<String> {
         if requested == given {
-            return true;
+            return None;
         }
         let (Ok(requested), Ok(given)) = (requested.decode::<Value>(), given.decode::<Value>())
         else {
-            return false;
+            return Some(String::new());
         };
-        self.admit_at(&mut String::new(), &requested, &given)
+        let mut pointer = String::new();
+        (!self.admit_at(&mut pointer, &requested, &given)).then_some(pointer)
     }
 
+    /// When it does not admit, `pointer` is left at the place at fault.
     fn admit_at(&self, pointer: &mut String, requested: &Value, given: &Value) -> bool {
-        if let Some((_, rule)) = self.0.iter().find(|(at, _)| at == pointer) {
-            return equal(requested, given) || rule.admits(requested, given);
+        if equal(requested, given) {
+            return true;
         }
-        let under = format!("{pointer}/");
-        if !self.0.iter().any(|(at, _)| at.starts_with(&under)) {
-            return equal(requested, given);
+        if let Some((_, rule)) = self.0.iter().find(|(at, _)| at == pointer) {
+            return rule.admits(requested, given);
         }
         let mut child = |token: &str, r: &Value, g: &Value| {
             let length = pointer.len();
             pointer.push('/');
             pointer.push_str(&token.replace('~', "~0").replace('/', "~1"));
             let admitted = self.admit_at(pointer, r, g);
-            pointer.truncate(length);
+            if admitted {
+                pointer.truncate(length);
+            }
             admitted
         };
         match (requested, given) {
             (Value::Object(requested), Value::Object(given)) => {
                 requested.len() == given.len()
+                    && requested.keys().all(|name| given.contains_key(name))
                     && requested.iter().all(|(k, r)| given.get(k).is_some_and(|g| child(k, r, g)))
             }
             (Value::Array(requested), Value::Array(given)) => {
@@ -132,7 +143,7 @@ impl NarrowRules {
                         .enumerate()
                         .all(|(i, (r, g))| child(&i.to_string(), r, g))
             }
-            _ => equal(requested, given),
+            _ => false,
         }
     }
 }

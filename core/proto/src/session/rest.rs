@@ -26,6 +26,9 @@ pub struct OpenRequest {
     /// What is kept with the session from the beginning, raw; only when it is opened (feature `metadata`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Json>,
+    /// Which tools of the service a person is asked for, raw; only when a session is opened (feature `approve`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approvals: Option<Json>,
 }
 
 /// The answer to open and join.
@@ -129,6 +132,9 @@ pub struct Limits {
     /// Members that a session's metadata may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_metadata_keys: Option<u32>,
+    /// How long the service waits for consent to a call of its own, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_timeout_ms: Option<u64>,
 }
 
 impl Limits {
@@ -146,6 +152,7 @@ impl Limits {
             message_ids: None,
             max_metadata_bytes: None,
             max_metadata_keys: None,
+            approval_timeout_ms: None,
         }
     }
 }

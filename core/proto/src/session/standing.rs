@@ -3,6 +3,7 @@
 //! A program that lost its turn, with its connection or its process, finds out what became of it by reading
 //! the session's events in order. [`LoggedTurn`] is shown each of them and knows in the end.
 
+use super::approval::Change;
 use super::content::{Dispatch, Message, Role};
 use super::event::{Event, EventType};
 use super::ids::KeyId;
@@ -20,6 +21,8 @@ pub struct LoggedTurn {
     opened: bool,
     standing: Standing,
     rounds: u32,
+    /// The question about a tool of the service on which the turn waits.
+    question: Option<Change>,
 }
 
 /// Where a turn stands.
@@ -61,6 +64,8 @@ pub enum Ending {
     Failed(ErrorReason),
     /// The session was closed.
     SessionClosed,
+    /// It broke off, because the service failed or was restarted: somebody else's turn follows it, and it has no answer.
+    BrokenOff,
 }
 
 /// What an event is to the turn.
@@ -79,7 +84,7 @@ impl LoggedTurn {
     /// the first event of the log names it; when neither helps, no turn is found.
     #[must_use]
     pub const fn new(driver: Option<KeyId>, opened: bool) -> Self {
-        Self { driver, opened, standing: Standing::None, rounds: 0 }
+        Self { driver, opened, standing: Standing::None, rounds: 0, question: None }
     }
 
     /// Takes the next event of the log.
@@ -123,6 +128,7 @@ impl LoggedTurn {
             | EventType::SandboxRequest
             | EventType::SandboxResponse
                 if own && self.is_open() => {}
+            EventType::Unknown(_) if own && self.is_open() && self.consent(event) => {}
             EventType::Unknown(name) if *name == *EventType::TURN_CANCELLED => {
                 if !own || !self.is_open() {
                     return Part::Foreign;
@@ -152,6 +158,22 @@ impl LoggedTurn {
         self.driver.as_ref()
     }
 
+    /// The question on which the turn waits, if it does.
+    #[must_use]
+    pub fn question(&self) -> Option<&Change> {
+        self.question.as_ref().filter(|_| matches!(self.standing, Standing::Running))
+    }
+
+    /// Whether the event is about a question of the turn.
+    fn consent(&mut self, event: &Event) -> bool {
+        let change = Change::of(event);
+        let is_one = change.is_some();
+        if is_one {
+            self.question = change.filter(|change| matches!(change, Change::Asked { .. }));
+        }
+        is_one
+    }
+
     const fn is_open(&self) -> bool {
         matches!(self.standing, Standing::Running | Standing::Paused(_))
     }
@@ -163,11 +185,15 @@ impl LoggedTurn {
         };
         if !own {
             self.retired();
+            if matches!(self.standing, Standing::Running) {
+                self.standing = Standing::Ended(Ending::BrokenOff);
+            }
             return Part::Foreign;
         }
         let continues =
             matches!(self.standing, Standing::Paused(_)) && message.content.has_tool_results();
         self.standing = Standing::Running;
+        self.question = None;
         if continues {
             return Part::Own;
         }
@@ -182,7 +208,7 @@ impl LoggedTurn {
             Standing::Paused(Box::new(LoggedPause {
                 message,
                 event_id: event.id().to_owned(),
-                logged_ms: unix_ms(event.created_at()),
+                logged_ms: event.logged_ms(),
             }))
         } else {
             Standing::Replied(message)
@@ -218,30 +244,6 @@ impl LoggedTurn {
             _ => Part::Foreign,
         }
     }
-}
-
-/// A time as the service writes it, `2026-07-06T18:26:10.000Z`, in milliseconds since 1970.
-fn unix_ms(text: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
-    let shape: Vec<(usize, char)> =
-        text.char_indices().filter(|(_, c)| !c.is_ascii_digit()).collect();
-    let stops = [(4, '-'), (7, '-'), (10, 'T'), (13, ':'), (16, ':')];
-    if !shape.starts_with(&stops) || shape.last()?.1 != 'Z' {
-        return None;
-    }
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    // Days since the first of March of the year 0, so that a leap day is the last of its year.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
-    let seconds = (days - 719_468) * 86_400
-        + number(11, 13)? * 3_600
-        + number(14, 16)? * 60
-        + number(17, 19)?;
-    let millis = number(20, 23).unwrap_or_default();
-    Some(seconds * 1_000 + millis)
 }
 
 #[cfg(test)]
@@ -284,6 +286,30 @@ mod tests {
     }
 
     #[test]
+    fn a_question_is_known_until_it_is_settled_or_its_turn_is_over() {
+        let asked = |id: &str| {
+            let payload =
+                format!(r#"{{"expires_in_ms":9,"input":{{}},"name":"find","tool_use_id":"{id}"}}"#);
+            event("a", "me", EventType::APPROVAL_REQUESTED, &payload)
+        };
+        let settled = event("s", "me", EventType::APPROVAL_RESOLVED, r#"{"tool_use_id":"t"}"#);
+        let question = |events: &[Event]| {
+            let turn = read(events);
+            turn.question().map(|change| match change {
+                Change::Asked { question, .. } => question.tool_use_id.clone(),
+                Change::Settled { .. } => panic!(),
+            })
+        };
+        let go = || said("me", "go");
+        assert_eq!(question(&[go(), asked("t")]).as_deref(), Some("t"));
+        assert_eq!(question(&[go(), asked("t"), settled.clone()]), None);
+        assert_eq!(question(&[go(), asked("t"), settled, asked("u")]).as_deref(), Some("u"));
+        assert_eq!(question(&[go(), asked("t"), said("me", "again")]), None);
+        assert_eq!(question(&[go(), asked("t"), answered("me")]), None);
+        assert_eq!(question(&[asked("t")]), None, "nobody's turn");
+    }
+
+    #[test]
     fn a_turn_is_followed_from_its_message_to_its_answer() {
         let mut turn = LoggedTurn::new(Some("me".into()), false);
         assert_eq!(turn.event(&said("me", "go")), Part::First);
@@ -323,6 +349,17 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_without_an_answer_has_broken_off_when_anybody_else_goes_on() {
+        let broken = Standing::Ended(Ending::BrokenOff);
+        let overtaken = [said("me", "go"), said("you", "mine")];
+        assert_eq!(*read(&overtaken).standing(), broken);
+        let continued = [said("me", "go"), paused("me"), results("me"), said("you", "mine")];
+        assert_eq!(*read(&continued).standing(), broken);
+        let again = [said("me", "go"), said("you", "mine"), answered("you"), said("me", "again")];
+        assert_eq!(*read(&again).standing(), Standing::Running);
+    }
+
+    #[test]
     fn another_drivers_abandonment_leaves_ours_alone() {
         let told = r#"{"reason":"driver_turn_abandoned","owner_client_key_id":"you"}"#;
         let told = event("e", "you", "session.error", told);
@@ -355,22 +392,5 @@ mod tests {
         let mut nobody = LoggedTurn::new(None, false);
         nobody.event(&event("o", "me", "session.open", "{}"));
         assert_eq!(nobody.event(&said("me", "go")), Part::Foreign);
-    }
-
-    #[test]
-    fn times_are_read_and_what_is_none_is_not() {
-        assert_eq!(unix_ms("1970-01-01T00:00:00.000Z"), Some(0));
-        assert_eq!(unix_ms("2024-02-29T12:00:00.250Z"), Some(1_709_208_000_250));
-        assert_eq!(unix_ms("2026-12-01T00:00:00Z"), Some(1_796_083_200_000));
-        for wrong in [
-            "",
-            "2030",
-            "2026-13-01T00:00:00Z",
-            "2026-01-01 00:00:00Z",
-            "2026-01-01T00:00:00",
-            "2026-01-01T00:00:00+01:00",
-        ] {
-            assert_eq!(unix_ms(wrong), None, "{wrong}");
-        }
     }
 }

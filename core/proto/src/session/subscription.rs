@@ -94,6 +94,8 @@ pub struct Subscription {
     /// Connections in a row that the service ended cleanly without anything new.
     empty_ends: u32,
     session_over: bool,
+    /// A session may go on after an error that ends others.
+    keep_open: bool,
 }
 
 /// So many connections in a row that end cleanly and bring nothing mean that nothing will come.
@@ -128,7 +130,16 @@ impl Subscription {
             progressed: false,
             empty_ends: 0,
             session_over: false,
+            keep_open: false,
         }
+    }
+
+    /// Says whether the service announces `keep-open`: then an error in the log may have ended a turn alone, and a stream that
+    /// broke after it is taken up again. The session is over when a stream ends there that brings nothing.
+    #[must_use]
+    pub const fn with_keep_open(mut self, announced: bool) -> Self {
+        self.keep_open = announced;
+        self
     }
 
     /// What to do now. After [`Want::Connect`] the stream counts as open.
@@ -227,7 +238,8 @@ impl Subscription {
     /// # Errors
     /// The error, when another try cannot help.
     pub fn lost(&mut self, lost: Lost, now: Time, jitter: u64) -> Result<(), Error> {
-        if self.session_over {
+        let confirmed = matches!(lost, Lost::Ended) && !self.progressed;
+        if self.session_over && (confirmed || !self.keep_open) {
             self.state = State::Over;
             return Ok(());
         }
@@ -409,6 +421,47 @@ mod tests {
         sub.event(&event("2", "session.close", r#"{"reason":"client_close"}"#), at(0));
         sub.lost(Lost::Ended, at(100), 0).unwrap();
         assert_eq!(sub.poll(at(100)), Want::Ended);
+    }
+
+    #[test]
+    fn after_an_error_that_may_have_ended_a_turn_alone_the_subscription_goes_on() {
+        let failed =
+            || event("1", "session.error", r#"{"reason":"all_providers_failed","attempts":1}"#);
+        for lost in [broken(), Lost::Ended] {
+            let new = Subscription::new(None, ReconnectPolicy::default());
+            let mut sub = new.with_keep_open(true);
+            sub.poll(at(0));
+            sub.event(&failed(), at(0));
+            sub.lost(lost, at(0), 0).unwrap();
+            assert_eq!(sub.poll(at(1_000)), Want::Connect(Cursor::after("1".into())));
+            assert_eq!(sub.event(&event("2", "x", "{}"), at(1_000)), Delivery::Deliver);
+            sub.lost(broken(), at(1_000), 0).unwrap();
+            assert!(matches!(sub.poll(at(9_000)), Want::Connect(_)));
+        }
+    }
+
+    #[test]
+    fn a_session_that_an_error_has_ended_is_over_when_a_stream_ends_there_without_anything_new() {
+        let mut sub = Subscription::new(None, ReconnectPolicy::default()).with_keep_open(true);
+        sub.poll(at(0));
+        sub.event(&event("1", "session.error", r#"{"reason":"loop_limit"}"#), at(0));
+        for now in [0, 1_000] {
+            sub.lost(broken(), at(now), 0).unwrap();
+            assert!(matches!(sub.poll(at(now + 1_000)), Want::Connect(_)));
+        }
+        sub.lost(Lost::Ended, at(2_000), 0).unwrap();
+        assert_eq!(sub.poll(at(2_000)), Want::Ended);
+    }
+
+    #[test]
+    fn without_keep_open_such_an_error_is_the_end_however_the_stream_ends() {
+        for lost in [broken(), Lost::Ended] {
+            let mut sub = Subscription::new(None, ReconnectPolicy::default());
+            sub.poll(at(0));
+            sub.event(&event("1", "session.error", r#"{"reason":"loop_limit"}"#), at(0));
+            sub.lost(lost, at(0), 0).unwrap();
+            assert_eq!(sub.poll(at(0)), Want::Ended);
+        }
     }
 
     #[test]

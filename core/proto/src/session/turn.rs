@@ -421,6 +421,14 @@ impl Calls {
         self.answer(id, ToolOutcome::Failed, error_result(id, message), now)
     }
 
+    /// What ran the tool was lost before it ended, so that nobody knows how far it came; `message` is what the model reads.
+    ///
+    /// # Errors
+    /// As [`Calls::complete`].
+    pub fn interrupt(&mut self, id: &str, message: &str, now: Time) -> Result<Accepted, Error> {
+        self.answer(id, ToolOutcome::InterruptedMayHaveRun, error_result(id, message), now)
+    }
+
     /// Somebody answered an approval. The first answer counts.
     ///
     /// # Errors

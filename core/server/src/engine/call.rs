@@ -4,13 +4,14 @@ use super::listeners::{Asker, Listening};
 use super::record::{Context, Write};
 use super::send::{self, Call, Said};
 use super::session::Session;
-use super::{Engine, Replay, cancel, detached, hold};
+use super::{Engine, Replay, approve, cancel, detached, hold};
 use crate::store::{self, StoreError};
 use broca_proto::Json;
 use broca_proto::run::log::LogEvent;
 use broca_proto::run::methods::{self, Caller, SessionState};
 use broca_proto::run::open;
 use broca_proto::run::repeat;
+use broca_proto::session::approval::Approve;
 use broca_proto::session::event::EventType;
 use broca_proto::session::feature::Features;
 use broca_proto::session::ids::{KeyId, ProfileId, SessionId};
@@ -160,6 +161,10 @@ impl Engine {
             Method::Cancel => {
                 let wish = method::Cancel::read(params)?;
                 cancel::cancel(self, session, &who, wish).await
+            }
+            Method::Approve => {
+                let said = Approve::read(params)?;
+                approve::approve(self, session, &who, said).await
             }
             Method::Hold => {
                 let held = hold::hold(self, session, &who).await.map_err(fails)?;

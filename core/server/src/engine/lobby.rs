@@ -5,7 +5,9 @@ use super::record::{Context, Write, logged_event, mint, new_event};
 use super::{Client, Engine, detached, now, store_problem};
 use crate::keys::{IdKind, NewKey, Role};
 use crate::store::{self, NewSession, PageLimit, Seq, StoreError, ToolLists};
+use crate::tools;
 use broca_proto::Json;
+use broca_proto::run::consent;
 use broca_proto::run::log::LogEvent;
 use broca_proto::run::metadata;
 use broca_proto::run::methods::SessionState;
@@ -51,7 +53,12 @@ impl Engine {
             settings: settings.map(|json| json.as_str().to_owned()),
             metadata: metadata.as_ref().map(|json| json.as_str().to_owned()),
         };
-        let declared = match open::check_open(&body, &profile, features) {
+        let settled = open::check_open(&body, &profile, features).and_then(|mut declared| {
+            let (required, tools) = (&self.config.ask_approval, tools::declared(&self.tools));
+            declared.approvals = consent::settle(&body, features, required, &tools)?;
+            Ok(declared)
+        });
+        let declared = match settled {
             Ok(declared) => declared,
             Err(refused) => {
                 if let Some(payload) = refused.audit {

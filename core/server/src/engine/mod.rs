@@ -1,9 +1,10 @@
 //! The engine: what requests mean, carried out on store, gate and fan-out.
 //!
 //! [`session`] is one session while somebody uses it, [`record`] writes its log and shows it, [`send`]
-//! waits at the gate, [`revoke`] takes keys away, [`quota`] holds them to their limits, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
+//! waits at the gate, [`revoke`] takes keys away, [`quota`] holds them to their limits, [`listeners`] are a call's streams, [`named`] knows messages that come again, [`turn`] runs turns, [`cancel`] ends them, [`hold`] prolongs their pauses, [`approve`] asks for consent, [`replay`] feeds subscriptions. [`lobby`] opens, joins, closes and
 //! pages, [`info`] tells how sessions stand; [`call`] answers `/rpc`. What the protocol says is decided in `broca_proto::run`.
 
+mod approve;
 mod call;
 mod cancel;
 mod deltas;
@@ -79,6 +80,7 @@ impl Engine {
             let id = SessionId::from(parked.session);
             sessions.insert(id.clone(), Session::parked(id, &config, parking(parked.pause)));
         }
+        approve::withdraw_interrupted(&store).await?;
         let engine = Arc::new(Self {
             config,
             store,

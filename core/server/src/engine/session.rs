@@ -1,5 +1,6 @@
 //! One session while somebody uses it: its gate, the calls at it, and its fan-out.
 
+use super::approve::{Asked, Heard};
 use super::listeners::{Asker, Listening};
 use super::send::{Call, Grant};
 use super::{millis, now_ms};
@@ -10,6 +11,7 @@ use broca_proto::Json;
 use broca_proto::run::gate::{Gate, GateOutput, Parking, Ticket};
 use broca_proto::run::methods::SessionState;
 use broca_proto::run::repeat::{self, FirstOne};
+use broca_proto::session::approval::Approve;
 use broca_proto::session::ids::{KeyId, SessionId};
 use broca_proto::session::info::{TurnInfo, TurnStatus};
 use broca_proto::session::notice::Queued;
@@ -67,6 +69,8 @@ struct Control {
     gate: Gate,
     waiting: HashMap<Ticket, Waiting>,
     running: Option<Running>,
+    /// The question on which the turn at work waits, and the one before it until what became of that is on disk.
+    questions: Vec<Asked>,
     /// The calls that go on whose message has an id, by sender and id.
     named: HashMap<(KeyId, String), Arc<Call>>,
     ended: Option<SessionState>,
@@ -141,7 +145,8 @@ impl Session {
 
     fn with_gate(id: SessionId, config: &Config, gate: Gate) -> Arc<Self> {
         let (waiting, named) = (HashMap::new(), HashMap::new());
-        let control = Control { gate, waiting, running: None, named, ended: None, timer: None };
+        let (running, questions, ended, timer) = (None, Vec::new(), None, None);
+        let control = Control { gate, waiting, running, questions, named, ended, timer };
         Arc::new(Self {
             id,
             hub: Hub::new(config.hub.clone()),
@@ -335,6 +340,36 @@ impl Session {
         self.lock().gate.handle_hold(who, renew, longest, now_ms())
     }
 
+    /// The turn at work waits for an answer.
+    pub(super) fn open_question(&self, asked: Asked) {
+        self.lock().questions.push(asked);
+    }
+
+    /// What became of the question about this call is on disk.
+    pub(super) fn close_question(&self, call: &str) {
+        self.lock().questions.retain(|asked| asked.call() != call);
+    }
+
+    /// Whether a turn waits for `who` to say something about this call.
+    pub(super) fn asks(&self, who: &KeyId, call: &str) -> bool {
+        self.lock().questions.iter().any(|asked| asked.is_about(who, call))
+    }
+
+    /// Hands what `who` says to the turn that waits for it; nothing when none does.
+    ///
+    /// # Errors
+    /// `-32602` for an answer that the question does not take.
+    pub(super) fn hear_answer(
+        &self,
+        who: &KeyId,
+        said: Approve,
+    ) -> Result<Option<Heard>, RpcFailure> {
+        let mut control = self.lock();
+        let mut questions = control.questions.iter_mut();
+        let asked = questions.find(|asked| asked.is_about(who, &said.tool_use_id));
+        asked.map(|asked| asked.hear(said)).transpose()
+    }
+
     /// Tells a turn at work to stop.
     pub(super) fn stop_running(&self, why: Stop) {
         if let Some(running) = &self.lock().running {
@@ -342,16 +377,27 @@ impl Session {
         }
     }
 
-    /// Ends subscriptions and refuses the calls that wait.
+    /// Ends subscriptions, refuses the calls that wait and stops a turn that waits for an answer: nobody can connect to
+    /// give it.
     pub(super) fn begin_shutdown(&self) {
+        self.stop_asking();
         self.turn_away(|_| true, || Grant::Stopping);
         self.hub.end_subscriptions();
     }
 
-    /// A client key was revoked: its subscriptions end and its calls that wait are refused. A turn at work goes on.
+    /// A client key was revoked: its subscriptions end and its calls that wait are refused. A turn at work goes on, without
+    /// the answer for which it waits.
     pub(super) fn revoke(&self, who: &KeyId) {
+        self.lock().questions.iter_mut().for_each(|asked| asked.expect_none_of(who));
         self.turn_away(|waiter| waiter == who, || Grant::Revoked);
         self.hub.end_subscriptions_of(who);
+    }
+
+    fn stop_asking(&self) {
+        let control = self.lock();
+        if let Some(running) = control.running.as_ref().filter(|_| !control.questions.is_empty()) {
+            running.stop.send_replace(Stop::Shutdown);
+        }
     }
 
     fn turn_away(&self, is_meant: impl Fn(&KeyId) -> bool, grant: impl Fn() -> Grant) {

@@ -6,6 +6,7 @@ mod note;
 mod prepare;
 mod work;
 
+use super::approve::OpenQuestion;
 use super::record::{Context, Recorded, Shown, Write};
 use super::send::{Call, Held, Said, stopping};
 use super::session::{Ending, Session, Stop};
@@ -74,6 +75,8 @@ pub(super) struct Drive {
     reader: Option<ReaderId>,
     /// The profile's models, primary first.
     chain: Vec<Arc<dyn models::Model>>,
+    /// The question that the turn waits on; until what became of it is on disk.
+    question: Option<OpenQuestion>,
     /// What has been logged; `result.events` shows of it what each stream asked for.
     shown: Vec<Shown>,
     /// The id that the assistant's next message will have.
@@ -99,6 +102,7 @@ impl Drive {
             lease: Lease::None,
             reader: None,
             chain: Vec::new(),
+            question: None,
             shown: Vec::new(),
             message_id: Arc::from(""),
         }
@@ -123,7 +127,11 @@ impl Drive {
             }
         };
         self.reader = self.call.listeners.begin(&self.session.hub);
-        let (ending, outcome) = match self.turn(start).await {
+        let done = self.turn(start).await;
+        if let Err(why) = &done {
+            self.withdraw_question(why).await;
+        }
+        let (ending, outcome) = match done {
             Ok(done) => done,
             Err(Broken::Closed) => {
                 let state = self.session.ended().unwrap_or(SessionState::Closed);
@@ -173,6 +181,7 @@ impl Drive {
                 Effect::Log(events) => self.log(events).await?,
                 Effect::CallModel(call) => self.call_model(&mut turn, call).await?,
                 Effect::Wait { ms } => self.wait(&mut turn, ms).await?,
+                Effect::Ask { events, question } => self.ask(&mut turn, events, question).await?,
                 Effect::CallTool(run) => self.call_tool(&mut turn, run).await?,
                 Effect::Pause { events, pause, message } => {
                     return self.pause(events, pause, message, turn.usage()).await;
@@ -292,6 +301,7 @@ impl Drive {
             Err(StoreError::NotOpen { .. }) => return Err(Broken::Closed),
             Err(error) => return Err(error.into()),
         };
+        self.question = None;
         if recorded.already.is_some() {
             return Err(Broken::Closed);
         }

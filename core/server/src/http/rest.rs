@@ -34,6 +34,7 @@ pub(crate) async fn meta(State(engine): State<Arc<Engine>>) -> Response {
     limits.ring_events = Some(config.hub.ring_events as u64);
     limits.max_page = Some(config.page_max);
     let heartbeat = u64::try_from(config.heartbeat_notice.as_millis()).ok();
+    limits.approval_timeout_ms = u64::try_from(config.approval_timeout.as_millis()).ok();
     limits.message_ids = Some(config.message_ids);
     limits.max_metadata_bytes = Some(config.max_metadata as u64);
     limits.max_metadata_keys = Some(config.max_metadata_keys);

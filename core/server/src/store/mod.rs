@@ -22,8 +22,9 @@ pub use error::StoreError;
 pub use event::{Elided, Event, LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 pub use message::{KnownMessage, MessageAnswer, MessageNote, MessageOutcome, NamedMessage};
 pub use session::{
-    ClientKey, Closing, Counters, Epoch, Join, Lease, MetadataChange, NewClientKey, NewSession,
-    Overview, OverviewPage, Parked, Pause, Profile, Registration, Session, SessionState, ToolLists,
+    ClientKey, Closing, Counters, Epoch, Join, Lease, LoggedApproval, MetadataChange, NewClientKey,
+    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration,
+    Session, SessionState, ToolLists,
 };
 pub use sqlite::{SqliteSettings, SqliteStore};
 
@@ -290,6 +291,12 @@ pub trait Store: Send + Sync {
     /// The message events between two places, both included, in order. The cost is that of the
     /// messages, whatever else was logged between them.
     fn messages(&self, session: &str, from: Seq, up_to: Seq) -> Answer<'_, Vec<LoggedMessage>>;
+
+    /// What the log says about the newest question for consent to the call with this id; nothing when nobody was asked.
+    fn approval(&self, session: &str, call: &str) -> Answer<'_, Option<LoggedApproval>>;
+
+    /// Every question for consent that nothing settles, in any session: what a service finds that starts.
+    fn open_approvals(&self) -> Answer<'_, Vec<OpenApproval>>;
 
     // Messages under the ids of their senders. A note that goes with a verb is written together with its events, and says
     // what began or ended with them.

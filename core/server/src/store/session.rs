@@ -239,6 +239,26 @@ pub struct Parked {
     pub pause: Pause,
 }
 
+/// A question for consent to a call, as the log tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggedApproval {
+    /// The client key whose turn it is.
+    pub owner: String,
+    /// The payload of `session.approval.resolved` as text, once the question is settled.
+    pub resolved: Option<String>,
+}
+
+/// A question that nothing settles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenApproval {
+    /// The session.
+    pub session: String,
+    /// The client key whose turn it was.
+    pub owner: String,
+    /// The id of the call.
+    pub call: String,
+}
+
 /// A few numbers that cost nothing to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {

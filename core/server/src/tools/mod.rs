@@ -6,9 +6,12 @@ pub use clock::Clock;
 
 use broca_proto::Json;
 use broca_proto::provider::ToolSpec;
+use broca_proto::run::toolbox;
 use broca_proto::session::content::Block;
+use broca_proto::session::tool::ToolDeclaration;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// A tool of the service.
 pub trait ServerTool: Send + Sync {
@@ -56,8 +59,20 @@ impl ToolAnswer {
     }
 }
 
+/// The tools as a turn's toolbox has them.
+pub(crate) fn declared(tools: &[Arc<dyn ServerTool>]) -> Vec<toolbox::ServerTool> {
+    let declared = |tool: &Arc<dyn ServerTool>| {
+        let ToolSpec { name, description, input_schema } = tool.spec();
+        toolbox::ServerTool {
+            declaration: ToolDeclaration { name, description, input_schema },
+            server_name: tool.server_name().to_owned(),
+        }
+    };
+    tools.iter().map(declared).collect()
+}
+
 /// The tools that every session has.
 #[must_use]
-pub fn built_in() -> Vec<std::sync::Arc<dyn ServerTool>> {
-    vec![std::sync::Arc::new(Clock::system())]
+pub fn built_in() -> Vec<Arc<dyn ServerTool>> {
+    vec![Arc::new(Clock::system())]
 }

@@ -3,6 +3,7 @@
 
 mod admin;
 mod admin_keys;
+mod approve;
 mod bad_input;
 mod blocks;
 mod cancel;

@@ -36,6 +36,7 @@ async fn the_open_routes_answer_and_unknown_ones_are_empty() {
         "message_ids": 1024,
         "max_metadata_bytes": 16 << 10,
         "max_metadata_keys": 64,
+        "approval_timeout_ms": 600_000,
     });
     assert_eq!(meta["limits"], limits);
     for (method, path, status) in [

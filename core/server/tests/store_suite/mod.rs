@@ -9,9 +9,10 @@ use broca_proto::run::quota::KeyLimits;
 use broca_proto::session::event::EventType;
 use broca_server::keys::{IdKind, KeyHash, NewKey, Role, display_prefix};
 use broca_server::store::{
-    Closing, Elided, Epoch, Join, MessageAnswer, MessageNote, MessageOutcome, MetadataChange,
-    NamedMessage, NewClientKey, NewEvent, NewSession, OverviewPage, PageLimit, Pause, Profile,
-    Registration, Seq, SessionState, Store, StoreError, ToolLists, WallTime,
+    Closing, Elided, Epoch, Join, LoggedApproval, MessageAnswer, MessageNote, MessageOutcome,
+    MetadataChange, NamedMessage, NewClientKey, NewEvent, NewSession, OpenApproval, OverviewPage,
+    PageLimit, Pause, Profile, Registration, Seq, SessionState, Store, StoreError, ToolLists,
+    WallTime,
 };
 use std::sync::Arc;
 
@@ -84,6 +85,7 @@ pub(crate) async fn suite(store: Arc<dyn Store>) {
     messages_by_id(store).await;
     metadata(store).await;
     sessions_of_a_client(store).await;
+    approvals(store).await;
     unknown_sessions(store).await;
     directory::suite(store).await;
     store.probe().await.unwrap();
@@ -368,6 +370,46 @@ async fn pauses(store: &dyn Store) {
     store.park(&id, taken.epoch, pause_of("key_b", 9), vec![], None, NOW).await.unwrap();
     store.close(&id, None, SessionState::Closed, vec![], None, NOW).await.unwrap();
     assert_eq!(store.pause(&id).await, Ok(None));
+}
+
+async fn approvals(store: &dyn Store) {
+    let (id, _) = open(store).await;
+    let (other, _) = open(store).await;
+    let requested = |call: &str| {
+        event("session.approval.requested", &format!(r#"{{"name":"n","tool_use_id":"{call}"}}"#))
+    };
+    let resolved = |call: &str, decision: &str| {
+        let payload = format!(r#"{{"decision":"{decision}","tool_use_id":"{call}"}}"#);
+        event("session.approval.resolved", &payload)
+    };
+    let log = async |session: &str, event| {
+        store.append(session, None, vec![event], NOW).await.unwrap();
+    };
+    let found = async |call: &str| store.approval(&id, call).await.unwrap();
+    assert_eq!(found("t1").await, None);
+    log(&id, requested("t1")).await;
+    assert_eq!(
+        found("t1").await,
+        Some(LoggedApproval { owner: "key_a".to_owned(), resolved: None })
+    );
+    assert_eq!(store.approval(&other, "t1").await, Ok(None));
+    log(&id, event("session.join", "{}")).await;
+    let open =
+        OpenApproval { session: id.clone(), owner: "key_a".to_owned(), call: "t1".to_owned() };
+    assert_eq!(store.open_approvals().await, Ok(vec![open]));
+    log(&id, resolved("t1", "deny")).await;
+    assert_eq!(store.open_approvals().await, Ok(Vec::new()));
+    log(&id, requested("t2")).await;
+    log(&id, resolved("t2", "allow")).await;
+    assert!(found("t1").await.unwrap().resolved.unwrap().contains("deny"));
+    // An id that comes again means its newest question.
+    log(&id, requested("t1")).await;
+    assert_eq!(found("t1").await.unwrap().resolved, None);
+    log(&other, requested("t9")).await;
+    assert_eq!(store.open_approvals().await.unwrap().len(), 2);
+    log(&id, resolved("t1", "allow")).await;
+    log(&other, resolved("t9", "allow")).await;
+    assert!(found("t1").await.unwrap().resolved.unwrap().contains("allow"));
 }
 
 async fn messages_by_id(store: &dyn Store) {

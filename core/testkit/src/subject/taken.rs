@@ -329,6 +329,7 @@ fn tool_call(taken: &Taken) -> Result<ToolCall, String> {
         input: taken.json("input")?,
         idempotency_key: taken.text("idempotency_key")?,
         may_have_run: taken.later_word("may_have_run")? != 0,
+        server_side: taken.later_word("server_side")? != 0,
     })
 }
 

@@ -25,6 +25,7 @@ impl Turn {
         }
         self.cancelled = true;
         self.stop_holding(core, now);
+        self.end_consent(core, steps, now);
         match &self.state {
             State::Hooked { .. } | State::Registering { .. } => {
                 self.cancel_unsent(core, steps, trace, now);

@@ -5,6 +5,7 @@ use crate::engine::ops::show;
 use crate::engine::queue::StepQueue;
 use crate::engine::step::{Delta, Step};
 use broca_proto::json::ArrayWriter;
+use broca_proto::session::approval::Change;
 use broca_proto::session::budget::Meter;
 use broca_proto::session::content::Message;
 use broca_proto::session::event::{Event, EventType};
@@ -35,6 +36,8 @@ pub(super) struct Heard {
     answer: Option<Event>,
     /// What the stream of the request under way has carried, where its result lacks that.
     carried: Option<Carried>,
+    /// What was said about questions for consent, until somebody looks at it.
+    consent: Vec<Change>,
     /// A line was too long to be read: what it said is looked up in the result.
     missed: bool,
     /// What the request under way has said.
@@ -56,6 +59,7 @@ impl Heard {
             driver: None,
             answer: None,
             carried: None,
+            consent: Vec::new(),
             missed: false,
             said: Said::default(),
             delta_limit: config.delta_buffer_bytes,
@@ -72,6 +76,7 @@ impl Heard {
                     return;
                 }
                 self.note_message(&event);
+                self.note_consent(&event);
                 look_at(&event, &mut self.failure, &mut self.cause, &mut self.meter);
                 if let Some(carried) = &mut self.carried {
                     carried.add(&event);
@@ -182,6 +187,22 @@ impl Heard {
     /// The id of the event that showed the assistant's last message; empty before there was one.
     pub(super) fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Takes what an event says about a question for consent.
+    #[inline]
+    pub(super) fn note_consent(&mut self, event: &Event) {
+        self.consent.extend(Change::of(event));
+    }
+
+    /// A question that was asked before anybody listened.
+    pub(super) fn recall_question(&mut self, question: &Change) {
+        self.consent.push(question.clone());
+    }
+
+    /// What was said about questions since the last time.
+    pub(super) fn take_consent(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.consent)
     }
 
     fn note_message(&mut self, event: &Event) {

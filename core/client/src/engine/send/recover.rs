@@ -299,7 +299,17 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        self.look_into_log(core, steps, trace, now);
+        self.consent_moved(core, steps, now);
+    }
+
+    fn look_into_log(&mut self, core: &mut Core, steps: &mut StepQueue, trace: &Trace, now: Time) {
+        let decided_by = self.consent_until();
         while let State::Recovering(recovery) = &mut self.state {
+            if let Some(until) = decided_by {
+                // Nothing is logged while a person decides.
+                recovery.until = recovery.until.max(until.plus(recovery.timeout_ms));
+            }
             if let Some(heard) = recovery.resend.as_mut().and_then(Resend::take) {
                 match heard {
                     Heard::Answered(result) => {

@@ -163,6 +163,9 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        if let Some(question) = pending.log.question() {
+            self.heard.recall_question(question);
+        }
         let mut queue = StepQueue::default();
         let watch = Watch::begin(self.op, Some(pending.last), core, &mut queue, trace, now);
         let until = now.plus(core.config.resume_wait_ms);
@@ -195,7 +198,12 @@ impl Turn {
         trace: &Trace,
         now: Time,
     ) {
+        let decided_by = self.consent_until();
         let State::Following(following) = &mut self.state else { return };
+        if let Some(until) = decided_by {
+            // Nothing is logged while a person decides.
+            following.until = following.until.max(until.plus(core.config.resume_wait_ms));
+        }
         if following.until <= now {
             self.drop_now(core, now);
             self.finish(Err(unknown()), core, steps);
@@ -219,6 +227,7 @@ impl Turn {
                     if following.log.event(&event) != Part::Foreign {
                         self.events.push(Json::array([&event.json()]));
                         self.heard.recall(&event);
+                        self.heard.note_consent(&event);
                     }
                     steps.push(Step::Event(event));
                     if !matches!(following.log.standing(), Standing::Running) {
@@ -231,8 +240,9 @@ impl Turn {
                 other => steps.push(other),
             }
         }
-        if !matches!(following.log.standing(), Standing::Running) {
-            let log = following.log.clone();
+        let log = following.log.clone();
+        self.consent_moved(core, steps, now);
+        if !matches!(log.standing(), Standing::Running) {
             self.drop_now(core, now);
             self.stand(&log, None, core, steps, trace, now);
         } else if let Some(error) = failed {
@@ -340,6 +350,9 @@ fn ended(ending: &Ending) -> Error {
         }
         Ending::Failed(ErrorReason::LoopLimit) => {
             Error::new(ErrorKind::LoopLimit, "the turn reached the service's limit of model rounds")
+        }
+        Ending::Failed(ErrorReason::AllProvidersFailed) => {
+            Error::new(ErrorKind::ProvidersFailed, "every model provider failed")
         }
         Ending::Failed(reason) => {
             Error::new(ErrorKind::Rpc, format!("the turn ended with {}", reason.as_str()))

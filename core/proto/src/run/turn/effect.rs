@@ -5,6 +5,7 @@ use crate::run::gate::Entry;
 use crate::run::log::{LogEvent, boolean};
 use crate::run::merge::Pause;
 use crate::run::toolbox::Toolbox;
+use crate::session::approval::{Approvals, Question};
 use crate::session::content::{Block, Message};
 use crate::session::generation::Generation;
 use crate::session::ids::KeyId;
@@ -52,6 +53,18 @@ pub struct TurnStart {
     pub session_generation: Generation,
     /// What the driver's message says about it, for its turn.
     pub generation: Generation,
+    /// Which calls of the service's own tools need consent (feature `approve`).
+    pub consent: ConsentTerms,
+}
+
+/// Which calls of the service's own tools need consent, and whether it can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConsentTerms {
+    /// What was settled when the session was opened.
+    pub approvals: Approvals,
+    /// How long an answer is waited for, in milliseconds; nothing when the request did not ask for `approve`, so
+    /// that nobody could answer: then such calls do not run.
+    pub wait_ms: Option<u64>,
 }
 
 /// How attempts that failed in a way that may pass are tried again.
@@ -90,6 +103,14 @@ pub enum Effect {
     Wait {
         /// How long, in milliseconds.
         ms: u64,
+    },
+    /// Log the events, wait for consent to a call, and answer with [`super::Turn::handle_answer`] or
+    /// [`super::Turn::handle_approval_deadline`]. Who answers as soon as the events are shown must be heard.
+    Ask {
+        /// To be logged before anybody is asked.
+        events: Vec<LogEvent>,
+        /// What is asked.
+        question: Question,
     },
     /// Run a server-side tool; answer with [`super::Turn::handle_tool_outcome`].
     CallTool(ToolRun),
@@ -137,7 +158,7 @@ pub struct ToolRun {
     pub id: String,
     /// The tool.
     pub name: String,
-    /// The arguments, exactly as the model wrote them.
+    /// The arguments, exactly as the model wrote them, or narrowed by who consented.
     pub input: Json,
     /// The server that has it.
     pub server_name: String,

@@ -1,5 +1,6 @@
 //! The tool calls of one answer: run here, refused, or left to the client (session service §6.3, §6.6).
 
+use super::consent::CANNOT_BE_ASKED;
 use super::{Doing, Effect, ToolOutcome, ToolRun, Turn};
 use crate::Json;
 use crate::run::depth;
@@ -43,15 +44,14 @@ impl Turn {
         while let Some((call, route)) = exchange.calls.get(exchange.at).cloned() {
             match route {
                 Route::Client => exchange.at += 1,
-                Route::Mcp(server) => {
-                    self.log(EventType::McpRequest, mcp_request(&call, server.as_deref()));
-                    let ToolUse { id, name, input, .. } = call;
-                    if let Some(server_name) = server {
-                        self.next =
-                            Some(Effect::CallTool(ToolRun { id, name, input, server_name }));
-                        self.doing = Doing::Tools(exchange);
-                        return;
-                    }
+                Route::Mcp(Some(_)) if self.needs_consent(&call) => match self.question(&call) {
+                    Some(question) => return self.ask(exchange, question),
+                    None => self.refuse(&mut exchange, CANNOT_BE_ASKED),
+                },
+                Route::Mcp(Some(server)) => return self.call_tool(exchange, call, server),
+                Route::Mcp(None) => {
+                    self.log(EventType::McpRequest, mcp_request(&call, None));
+                    let name = &call.name;
                     let reason = format!("no MCP server is configured for tool '{name}'");
                     self.answer_mcp(&mut exchange, &ToolOutcome::Failed(reason));
                 }
@@ -74,6 +74,14 @@ impl Turn {
         } else {
             self.next_round(exchange);
         }
+    }
+
+    /// Calls a tool of the service; its outcome is the result of the call at work.
+    pub(super) fn call_tool(&mut self, exchange: Exchange, call: ToolUse, server_name: String) {
+        self.log(EventType::McpRequest, mcp_request(&call, Some(&server_name)));
+        let ToolUse { id, name, input, .. } = call;
+        self.next = Some(Effect::CallTool(ToolRun { id, name, input, server_name }));
+        self.doing = Doing::Tools(exchange);
     }
 
     fn next_round(&mut self, exchange: Exchange) {
@@ -151,6 +159,12 @@ impl Turn {
         self.answer(exchange, &call.id, &Route::Sandbox, content, true);
     }
 
+    /// The call at work does not run; `words` are its result.
+    pub(super) fn refuse(&mut self, exchange: &mut Exchange, words: &str) {
+        let Some((call, route)) = exchange.calls.get(exchange.at).cloned() else { return };
+        self.answer(exchange, &call.id, &route, text_content(words), true);
+    }
+
     /// Logs the result of the call at work, keeps it for the model and goes on to the next call.
     fn answer(
         &mut self,
@@ -169,13 +183,17 @@ impl Turn {
         exchange.at += 1;
     }
 
-    /// Every call without a result gets one, so that no call dangles in the log.
-    pub(super) fn log_cancelled_calls(&mut self, exchange: &Exchange) {
+    /// The tool at work is left, and what it answers counts no more.
+    pub(super) fn log_cancelled_request(&mut self, exchange: &Exchange) {
         if let Some((_, Route::Mcp(server))) = exchange.calls.get(exchange.at) {
             let error = Json::string("the turn was cancelled");
             let response = mcp_response(server.as_deref(), false, "error", &error);
             self.log(EventType::McpResponse, response);
         }
+    }
+
+    /// Every call without a result gets one, so that no call dangles in the log.
+    pub(super) fn log_cancelled_calls(&mut self, exchange: &Exchange) {
         let answered: HashSet<&str> = exchange
             .results
             .iter()

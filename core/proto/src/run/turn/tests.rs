@@ -1,5 +1,6 @@
 //! Whole turns against scripts of models and tools: the events of session service §9.1 and §20.
 
+mod consent;
 mod every_script;
 mod keep_open;
 
@@ -56,6 +57,7 @@ fn start(message: Message, providers: &[&str]) -> TurnStart {
         keep_open: None,
         session_generation: Generation::default(),
         generation: Generation::default(),
+        consent: ConsentTerms::default(),
     }
 }
 
@@ -156,6 +158,7 @@ fn run(mut turn: Turn, script: Vec<Result<ModelReply, ModelFailure>>) -> Ran {
                 assert_eq!(turn.poll_effect(), None);
                 turn.handle_wait_over();
             }
+            Effect::Ask { .. } => panic!("nobody is to be asked"),
             mut end @ (Effect::Pause { .. } | Effect::Finish { .. }) => {
                 let (Effect::Pause { events: last, .. } | Effect::Finish { events: last, .. }) =
                     &mut end

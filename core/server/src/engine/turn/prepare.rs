@@ -7,20 +7,19 @@ use crate::engine::session::Ending;
 use crate::engine::{Engine, millis};
 use crate::models;
 use crate::store::{self, Seq, StoreError};
+use crate::tools;
 use broca_proto::Json;
-use broca_proto::provider::ToolSpec;
 use broca_proto::run::gate::Entry;
 use broca_proto::run::log::{LogEvent, history_message};
 use broca_proto::run::merge::Pause;
 use broca_proto::run::methods::{self, SessionState};
 use broca_proto::run::open::{Declared, DeclaredTools};
-use broca_proto::run::toolbox::{ServerTool, Toolbox};
-use broca_proto::run::turn::{Provider, RetryPolicy, TurnStart};
+use broca_proto::run::toolbox::Toolbox;
+use broca_proto::run::turn::{ConsentTerms, Provider, RetryPolicy, TurnStart};
 use broca_proto::session::event::EventType;
 use broca_proto::session::generation::Generation;
 use broca_proto::session::ids::KeyId;
 use broca_proto::session::rpc::{self, RpcFailure};
-use broca_proto::session::tool::ToolDeclaration;
 use std::sync::Arc;
 
 impl Drive {
@@ -63,11 +62,13 @@ impl Drive {
             let payload = read_json(message.payload)?;
             history.push(history_message(&payload, &EventType::parse(&message.event_type)));
         }
-        let session_generation = match session.settings {
-            None => Generation::default(),
-            Some(settings) => Declared::generation_of(&read_json(settings)?)
-                .map_err(|_| damaged("a session's settings"))?,
-        };
+        let (mut session_generation, mut approvals) = Default::default();
+        if let Some(settings) = session.settings {
+            let unreadable = || damaged("a session's settings");
+            let settings = read_json(settings)?;
+            session_generation = Declared::generation_of(&settings).map_err(|_| unreadable())?;
+            approvals = Declared::approvals_of(&settings).map_err(|_| unreadable())?;
+        }
         let providers = self.engine.chain(&profile).map(|chain| {
             self.chain = chain;
             self.chain.iter().map(describe).collect()
@@ -85,6 +86,7 @@ impl Drive {
             keep_open: self.retry_policy()?,
             session_generation,
             generation,
+            consent: ConsentTerms { approvals, wait_ms: self.wait_for_consent() },
         }))
     }
 
@@ -93,19 +95,17 @@ impl Drive {
             let declared = DeclaredTools::read(read_json(raw)?);
             declared.map(|declared| declared.tools).map_err(|_| damaged("a tool list"))
         };
-        let server = self.engine.tools.iter().map(|tool| {
-            let ToolSpec { name, description, input_schema } = tool.spec();
-            ServerTool {
-                declaration: ToolDeclaration { name, description, input_schema },
-                server_name: tool.server_name().to_owned(),
-            }
-        });
         Ok(Toolbox {
             client: read(lists.tools)?,
             sandbox: read(lists.sandbox_tools)?,
             subagent: read(lists.subagent_tools)?,
-            server: server.collect(),
+            server: tools::declared(&self.engine.tools),
         })
+    }
+
+    /// How long a question for consent waits; nothing when the request that began the call did not ask to be asked.
+    fn wait_for_consent(&self) -> Option<u64> {
+        self.call.features.approve.then(|| millis(self.engine.config().approval_timeout))
     }
 
     /// How attempts are tried again; nothing for a caller of the plain contract.

@@ -1,14 +1,17 @@
-//! What a turn has done outside: models, tools, and waits between attempts. A turn that is to stop leaves them.
+//! What a turn has done outside: models, tools, questions, and waits between attempts. A turn that is to stop leaves them.
 
 use super::{Broken, Drive};
+use crate::engine::approve::OpenQuestion;
 use crate::engine::deltas::Sink;
 use crate::engine::millis;
-use crate::engine::record::mint;
+use crate::engine::record::{Write, mint};
 use crate::engine::session::{Stop, mark_cancelled};
 use crate::keys::IdKind;
 use crate::models::{ModelReply as ModelAnswer, ModelRequest};
 use broca_proto::provider::ToolSpec;
+use broca_proto::run::log::LogEvent;
 use broca_proto::run::turn::{ModelCall, ModelFailure, ModelReply, ToolOutcome, ToolRun, Turn};
+use broca_proto::session::approval::{Question, SettledBy};
 use broca_proto::session::payload::TokenUsage;
 use broca_proto::session::tool::ToolDeclaration;
 use std::time::Duration;
@@ -97,6 +100,55 @@ impl Drive {
         };
         turn.handle_tool_outcome(outcome);
         Ok(())
+    }
+
+    /// Asks for consent to a call, and waits for the answer.
+    pub(super) async fn ask(
+        &mut self,
+        turn: &mut Turn,
+        events: Vec<LogEvent>,
+        question: Question,
+    ) -> Result<(), Broken> {
+        // Who sees the question may answer at once.
+        let (open, answered) = OpenQuestion::new(&self.session, &self.call.who, question.clone());
+        self.log(events).await?;
+        self.question = Some(open);
+        let wait = Duration::from_millis(question.expires_in_ms);
+        let stopped = tokio::select! {
+            biased;
+            stop = stop(&mut self.stopped) => stop,
+            // Nobody can connect to a service that goes down.
+            () = std::future::ready(()), if self.engine.is_stopping() => Stop::Shutdown,
+            answer = answered => {
+                match answer {
+                    Ok(answer) => turn.handle_answer(answer),
+                    Err(_) => turn.handle_approval_deadline(),
+                }
+                return Ok(());
+            }
+            () = tokio::time::sleep(wait) => {
+                turn.handle_approval_deadline();
+                return Ok(());
+            }
+        };
+        self.stop(turn, stopped)
+    }
+
+    /// The turn ends without the machine's word: a question that it waits on is settled all the same.
+    pub(super) async fn withdraw_question(&mut self, why: &Broken) {
+        let Some(open) = &self.question else { return };
+        let by = match why {
+            Broken::Closed => SettledBy::Close,
+            Broken::Shutdown | Broken::Store(_) => SettledBy::Shutdown,
+        };
+        let withdrawn = LogEvent::approval_withdrawn(&self.call.who, open.tool_use_id(), &by);
+        // Nobody waits for it any more in a session that cannot be written; its successor settles it.
+        if let Err(Broken::Store(error)) =
+            self.record(Write::Append(None), vec![withdrawn], None).await
+        {
+            let code = error.code();
+            tracing::error!(session = %self.session.id, code, %error, "a question stays open");
+        }
     }
 
     /// Waits before a model is asked again.

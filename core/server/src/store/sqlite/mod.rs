@@ -4,6 +4,7 @@
 //! commits once (one fsync), and only then answers: that is what makes many sessions fast and keeps
 //! "acknowledged" equal to "on disk". Reads go to a small pool of read-only connections.
 
+mod approvals;
 mod credentials;
 mod events;
 mod fault;
@@ -24,8 +25,9 @@ use super::directory::{ClientKeyRecord, ListPlace, Listed, NewAdminKey, ProfileR
 use super::event::{LoggedMessage, NewEvent, Page, PageLimit, Seq, Stored, WallTime};
 use super::message::{KnownMessage, MessageNote};
 use super::session::{
-    ClientKey, Closing, Counters, Epoch, Join, Lease, MetadataChange, NewClientKey, NewSession,
-    Overview, OverviewPage, Parked, Pause, Profile, Registration, Session, SessionState, ToolLists,
+    ClientKey, Closing, Counters, Epoch, Join, Lease, LoggedApproval, MetadataChange, NewClientKey,
+    NewSession, OpenApproval, Overview, OverviewPage, Parked, Pause, Profile, Registration,
+    Session, SessionState, ToolLists,
 };
 use super::{Answer, Store, StoreError};
 use crate::keys::KeyHash;
@@ -413,6 +415,15 @@ impl Store for SqliteStore {
     fn messages(&self, session: &str, from: Seq, up_to: Seq) -> Answer<'_, Vec<LoggedMessage>> {
         let session = session.to_owned();
         self.read(move |db| events::messages(db, sessions::row(db, &session)?.number, from, up_to))
+    }
+
+    fn approval(&self, session: &str, call: &str) -> Answer<'_, Option<LoggedApproval>> {
+        let (session, call) = (session.to_owned(), call.to_owned());
+        self.read(move |db| approvals::find(db, &session, &call))
+    }
+
+    fn open_approvals(&self) -> Answer<'_, Vec<OpenApproval>> {
+        self.read(approvals::open)
     }
 
     fn note_message(&self, session: &str, note: MessageNote) -> Answer<'_, ()> {

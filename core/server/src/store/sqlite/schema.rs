@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0004_admin.sql"),
     include_str!("0005_limits.sql"),
     include_str!("0006_metadata.sql"),
+    include_str!("0007_approvals.sql"),
 ];
 
 fn newest() -> i64 {

@@ -1,122 +1,146 @@
-//! A long run under faults: `soak [PATH-OF-BROCA]`.
+//! Sessions under every fault: `soak --seed N --events N`, see [`options::HELP`].
 //!
-//! Drivers open sessions with tools on a service of their own (`broca serve --dev`, from the path given, `BROCA_BIN`,
-//! the folder of this program, or `PATH`), while observers follow each session through a proxy that cuts, delays and
-//! silences their connections.
-//! Every observer must see every event once and in order; every handler must run once for each call; memory and
-//! descriptors of both processes must stay flat. `SOAK_SECONDS` (60) is how long it runs, `SOAK_DRIVERS` (3) how many
-//! sessions at once.
+//! A service of its own (`broca serve --dev`) is killed and started again on one database. Between it and everybody
+//! stands a proxy that cuts, stalls, splits, delays, repeats and reorders. Each session has two drivers that take turns
+//! with tools, ask for consent, cancel, die and are taken up again, and three observers: one from the start, one that
+//! goes on from a stored cursor, one that is slow. In the end everybody must have seen what the log has:
+//!
+//! * every observer every event, once and in order;
+//! * every turn's outcome is that of the log, or was said to be unknown;
+//! * every call has one result, and had its effect once, or never without a result;
+//! * every session takes a new message and answers;
+//! * memory and descriptors of both processes stay flat.
 
+mod audit;
+mod drivers;
+mod faults;
+mod ledger;
 mod measure;
+mod observers;
+mod options;
+mod random;
+mod script;
 mod server;
-mod sessions;
+mod session;
+mod world;
 
-use broca_testkit::proxy::{ChaosProxy, Fault};
+use broca_testkit::proxy::ChaosProxy;
 use measure::{Meter, Seen};
+use options::Options;
 use server::Server;
-use sessions::Counts;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
+use world::{Counts, World};
 
 /// How often the processes are measured.
 const SAMPLE: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let (text, status) = match run() {
-        Ok(report) => (report, ExitCode::SUCCESS),
-        Err(fault) => (format!("soak: failed: {fault}"), ExitCode::FAILURE),
+    let options = match Options::read(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => return said(options::HELP, ExitCode::SUCCESS),
+        Err(wrong) => return said(&format!("soak: {wrong}"), ExitCode::from(2)),
     };
-    // A reader that has gone away changes nothing about the status.
-    let _ = writeln!(std::io::stdout(), "{text}");
+    said(&format!("soak: seed {}", options.seed), ExitCode::SUCCESS);
+    let again = format!("soak: again: {}", options.again());
+    match run(options) {
+        Ok(report) => said(&format!("soak: ok: {report}"), ExitCode::SUCCESS),
+        Err(fault) => said(&format!("soak: failed: {fault}\n{again}"), ExitCode::FAILURE),
+    }
+}
+
+/// Prints; a reader that has gone away changes nothing about the status.
+fn said(text: &str, status: ExitCode) -> ExitCode {
+    let _ = writeln!(io::stdout(), "{text}");
+    let _ = io::stdout().flush();
     status
 }
 
-fn run() -> Result<String, String> {
-    let seconds = setting("SOAK_SECONDS", 60)?.max(3);
-    let drivers = setting("SOAK_DRIVERS", 3)?.clamp(1, 64);
-    let server = Server::start(std::env::args().nth(1))?;
-    let proxy = ChaosProxy::start(server.address()?).map_err(|e| format!("no proxy: {e}"))?;
-    let proxy = Arc::new(proxy);
-    let runtime = tokio::runtime::Runtime::new().map_err(|e| format!("no runtime: {e}"))?;
-    let end = Instant::now() + Duration::from_secs(seconds);
-    let counts = Arc::new(Counts::default());
-    let quiet = Arc::new(AtomicBool::new(false));
-    let chaos = {
-        let (proxy, quiet) = (Arc::clone(&proxy), Arc::clone(&quiet));
-        std::thread::spawn(move || disturb(&proxy, &quiet))
-    };
-    let meters = Arc::new([Meter::of(server.pid()), Meter::of(std::process::id())]);
-    let measuring = {
-        let (meters, quiet) = (Arc::clone(&meters), Arc::clone(&quiet));
-        std::thread::spawn(move || {
-            let begun = Instant::now();
-            let mut seen = Seen::default();
-            while !quiet.load(Ordering::SeqCst) {
-                let part =
-                    begun.elapsed().as_secs_f64() / Duration::from_secs(seconds).as_secs_f64();
-                meters.iter().enumerate().for_each(|(i, meter)| seen.add(i, part, meter.read()));
-                std::thread::sleep(SAMPLE);
-            }
-            seen
-        })
-    };
-    let all = sessions::All {
-        url: server.url().to_owned(),
-        proxied: proxy.url(),
-        driver_key: server.driver_key()?,
-        watch_key: server.watch_key()?,
+fn run(options: Options) -> Result<String, String> {
+    let begun = Instant::now();
+    let again = format!("soak: again: {}", options.again());
+    let server = Server::start(options.broca.clone(), &script::script(), session::DRIVERS)?;
+    let proxy = ChaosProxy::start(server.address()).map_err(|e| format!("no proxy: {e}"))?;
+    let (seed, sessions, end) = (options.seed, options.sessions, begun + options.time);
+    let world = World {
+        server,
+        url: proxy.url(),
         end,
-        counts: Arc::clone(&counts),
+        fault: OnceLock::new(),
+        counts: Counts::default(),
+        options,
     };
-    let outcome = runtime.block_on(sessions::run(all, drivers));
-    quiet.store(true, Ordering::SeqCst);
-    let cuts = chaos.join().map_err(|_| "the thread of the faults panicked")?;
-    let seen = measuring.join().map_err(|_| "the measuring thread panicked")?;
-    outcome?;
-    let flat = seen.judge(["the service", "the client"])?;
-    if cuts == 0 {
-        return Err("nothing was ever cut; let it run for longer".to_owned());
-    }
-    Ok(format!("soak: ok: {counts}, {cuts} connections cut, {flat}"))
-}
-
-/// Cuts, delays and silences until it is told to be quiet; says how many connections it cut.
-fn disturb(proxy: &ChaosProxy, quiet: &AtomicBool) -> usize {
-    let mut cuts = 0;
-    // Any spread will do; a fixed one makes two runs alike.
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    while !quiet.load(Ordering::SeqCst) {
-        random =
-            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let draw = random >> 33;
-        proxy.always(match draw % 4 {
-            0 => Fault { cut_after: Some(draw % 5_000), ..Fault::default() },
-            1 => Fault { piece: 1 + usize::from(draw.is_multiple_of(7)) * 40, ..Fault::default() },
-            2 => Fault { delay: Duration::from_millis(draw % 5), ..Fault::default() },
-            _ => Fault::default(),
+    let over = AtomicBool::new(false);
+    let number = AtomicU64::new(0);
+    let (happened, seen) = thread::scope(|scope| {
+        let disturbing = scope.spawn(|| {
+            let outcome = faults::disturb(&world.options, &proxy, &world.server, &over);
+            outcome.map_err(|fault| world.fail(fault)).unwrap_or_default()
         });
-        match draw % 11 {
-            0 => proxy.restart(Duration::from_millis(30)),
-            1 => proxy.plan(Fault { refuse: true, ..Fault::default() }),
-            // A silence is noticed by nobody until it is cut.
-            2 => {
-                proxy.stall_all();
+        let measuring = scope.spawn(|| measure(&world, begun, &over));
+        let running: Vec<_> = (0..sessions)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !world.is_over() {
+                        let number = number.fetch_add(1, Ordering::SeqCst);
+                        if let Err(fault) = session::run(&world, number) {
+                            world.fail(fault);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for session in running {
+            while !session.is_finished() {
+                thread::sleep(Duration::from_millis(20));
+                if let Some(fault) = world.fault.get() {
+                    // Others may hang for the same reason: nobody waits for them.
+                    failed(&world, fault, &again);
+                }
             }
-            _ => {}
+            if session.join().is_err() {
+                world.fail("a session panicked".to_owned());
+            }
         }
-        std::thread::sleep(Duration::from_millis(50 + draw % 350));
-        cuts += proxy.cut_all();
+        over.store(true, Ordering::SeqCst);
+        (disturbing.join().unwrap_or_default(), measuring.join().unwrap_or_default())
+    });
+    if let Some(fault) = world.fault.get() {
+        failed(&world, fault, &again);
     }
-    proxy.always(Fault::default());
-    cuts
+    let flat = seen.judge(["the service", "the clients"])?;
+    let took = begun.elapsed().as_secs();
+    Ok(format!("seed {seed}: {}; {happened}; {flat}; {took} s", world.counts))
 }
 
-fn setting(name: &str, default: u64) -> Result<u64, String> {
-    match std::env::var(name) {
-        Err(_) => Ok(default),
-        Ok(text) => text.parse().map_err(|_| format!("{name} must be a whole number")),
+/// Tells what is not as it must be, and ends; the service ends with this process, and its database stays.
+fn failed(world: &World, fault: &str, again: &str) -> ! {
+    let errors = world.counts.errors();
+    let text = format!(
+        "soak: failed: {fault}\nsoak: so far: {}\nsoak: errors of turns:\n  {errors}\nsoak: the log is in {}\n{again}",
+        world.counts,
+        world.server.database().display()
+    );
+    said(&text, ExitCode::FAILURE);
+    std::process::exit(1)
+}
+
+/// Measures both processes as long as the run lasts.
+fn measure(world: &World, begun: Instant, over: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    let own = Meter::of(std::process::id());
+    while !over.load(Ordering::SeqCst) {
+        let done = world.counts.logged.value() + world.counts.open.value();
+        #[expect(clippy::cast_precision_loss, reason = "a part of the run, not an amount")]
+        let part = (done as f64 / world.options.events.max(1) as f64)
+            .max(begun.elapsed().as_secs_f64() / world.options.time.as_secs_f64().max(1.0));
+        seen.add(0, part, Meter::of(world.server.pid()).read());
+        seen.add(1, part, own.read());
+        thread::sleep(SAMPLE);
     }
+    seen
 }

@@ -83,8 +83,15 @@ proptest! {
         script in proptest::collection::vec(answer(), 50),
         cancel_after in 0usize..30,
         keep_open in proptest::option::of((0u32..3).prop_map(retries)),
+        asks in proptest::option::of(proptest::option::of(1u64..9)),
+        mut answers in proptest::collection::vec(0u8..4, 60),
     ) {
-        let start_of = |message| TurnStart { keep_open, ..start(message, &["a", "b"]) };
+        let consent = asks.map(consent::terms).unwrap_or_default();
+        let start_of = |message| TurnStart {
+            keep_open,
+            consent: consent.clone(),
+            ..start(message, &["a", "b"])
+        };
         let mut turn = Turn::start(start_of(Message::user("hi"))).unwrap();
         let mut failed_in_a_row = 0;
         let (mut events, mut script, mut step, mut asked) = (Vec::new(), script.into_iter(), 0, 0);
@@ -114,7 +121,23 @@ proptest! {
                     prop_assert!(keep_open.is_some_and(|policy| ms <= policy.cap_ms));
                     turn.handle_wait_over();
                 }
-                Some(Effect::CallTool(_)) => {
+                Some(Effect::Ask { events: batch, question }) => {
+                    prop_assert!(consent.wait_ms == Some(question.expires_in_ms));
+                    events.extend(batch);
+                    let said = consent::said(&question.tool_use_id, answers.pop().unwrap_or(0));
+                    match said {
+                        Some(said) => turn.handle_answer(question.accept(said).unwrap()),
+                        None => turn.handle_approval_deadline(),
+                    }
+                }
+                Some(Effect::CallTool(run)) => {
+                    let resolved = || events.iter().rev().find(|event| {
+                        event.event_type.as_str() == EventType::APPROVAL_RESOLVED
+                    });
+                    if asks.is_some() {
+                        let text = resolved().unwrap().payload.as_str();
+                        prop_assert!(text.contains(r#""decision":"allow"#) && text.contains(&run.id));
+                    }
                     turn.handle_tool_outcome(ToolOutcome::Failed("e".to_owned()));
                 }
                 Some(end) => break end,
@@ -143,6 +166,7 @@ proptest! {
         }
         check_log(&events, &open);
         check_requests(&[], &events);
+        consent::check_questions(&events);
         // Whatever the owner sends next, each open call gets its result.
         if let Effect::Pause { pause, message, .. } = end {
             let next = Turn::start(TurnStart {
