@@ -34,11 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    let mut log = session.history();
-    while let Some(event) = log.next().await {
-        if let Err(error) = event {
-            println!("{}: {}", error.kind().as_str(), error.message());
-        }
+    if let Some(Err(error)) = session.history().next().await {
+        println!("{}: {}", error.kind().as_str(), error.message());
     }
     let reply = session.ask("Are you there?").await?;
     println!("the next answer: {}", reply.text());
