@@ -8,6 +8,8 @@ A page's folder in examples/guide holds `main.rs`, `main.py`, `main.mjs`, `main.
     service       environment variables of the service
     faults        what befalls the network from the start, in order: [{"cut": {"after_lines": 2}}], the methods of
                   testing.Server (docs/testing.md) with their arguments
+    newer         what the service says in its first stream that no client of today knows (newer.py): notifications,
+                  [{"method": "…", "params": {}}], and events, [{"event_type": "…", "payload": {}}]
     upon          what happens when a program has printed a line: {"LINE": [{"restart": {}}]}
     runs          the programs that follow each other, [{"arguments": ["save"]}]; without it one without arguments. All
                   have one empty folder as their place
@@ -22,10 +24,12 @@ import subprocess
 import tempfile
 import threading
 
+import newer
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples/guide"
 FILES = {"rust": "main.rs", "python": "main.py", "node": "main.mjs", "c": "main.c"}
-MEMBERS = {"model", "turn_timeout", "service", "faults", "upon", "runs"}
+MEMBERS = {"model", "turn_timeout", "service", "faults", "newer", "upon", "runs"}
 FAULTS = {"cut", "delay", "drop", "duplicate", "heal", "refuse", "reset", "restart", "skip", "stall"}
 SECONDS = 60
 
@@ -57,8 +61,12 @@ def play(build, installed, environment, language, page):
         "binary": build / "broca",
     }
     printed = ""
-    with tempfile.TemporaryDirectory() as place, Server(**service) as server:
-        around = {**environment, "BROCA_URL": server.url, "BROCA_CLIENT_KEY": server.key,
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Server(**service) as server,
+        newer.before(server.url, scenario.get("newer")) as url,
+    ):
+        around = {**environment, "BROCA_URL": url, "BROCA_CLIENT_KEY": server.key,
                   "BROCA_WATCH_KEY": server.watch_key, "PYTHONUNBUFFERED": "1"}
         befall(server, scenario.get("faults", []))
         for run in scenario.get("runs", [{}]):

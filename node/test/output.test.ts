@@ -130,15 +130,17 @@ test("a nesting that nobody wants to look into is a fault", async () => {
 });
 
 test("messages with content keep it", async () => {
-  const { told } = await withAnswers(["1", "2"], async (session) => {
+  const { told } = await withAnswers(["1", "2", "3"], async (session) => {
     const output = { type: "integer" } as const;
     const one: number = (await session.ask({ role: "user", content: "a" }, { output })).output;
     const two: number = (await session.ask({ role: "user", content: [{ type: "text", text: "b" }] }, { output })).output;
-    assert.deepEqual([one, two], [1, 2]);
+    const three: number = (await session.ask(["c", { type: "text", text: "d" }], { output })).output;
+    assert.deepEqual([one, two, three], [1, 2, 3]);
   });
   assert.match(told[0] ?? "", /^a\n\nAnswer with/);
   assert.match(told[1] ?? "", /^b\|Answer with/);
-  for (const wrong of [5, {}, [{ type: "text", text: "b" }], { content: 5 }] as never[]) {
+  assert.match(told[2] ?? "", /^c\|d\|Answer with/);
+  for (const wrong of [5, {}, { content: 5 }] as never[]) {
     const { came, told } = await withAnswers(["1"], (session) => session.ask(wrong, { output: { type: "integer" } }).catch((error: unknown) => error));
     assert.ok(came instanceof InvalidArgumentError, String(came));
     assert.deepEqual(told, []);

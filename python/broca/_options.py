@@ -60,8 +60,8 @@ class ClientOptions(TypedDict, total=False):
     """A turn whose stream broke is looked for in the session's log. Without news in it for this time the turn is given
     up, and its outcome is unknown; 0: it is not looked for. Default 120 s."""
     reach_timeout_ms: int
-    """As long as the service cannot be reached for that, it is tried again for at most this time; and for as long without
-    news for events that a slow program has left in the log (``step_buffer_bytes``). Default 10 s."""
+    """As long as the service cannot be reached for that, it is tried again for at most this time; and for as long
+    without news for events that a slow program has left in the log (``step_buffer_bytes``). Default 10 s."""
     replay_timeout_ms: int
     """What the log holds already of such a turn must begin to come within this time once it is read. Default 2 s."""
     cancel_timeout_ms: int
