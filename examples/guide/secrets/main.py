@@ -1,4 +1,4 @@
-"""Everything that a program might print of a session is searched for keys and for what was said: there is none of it."""
+"""All that a program might print of a session is searched for keys and for what was said: there is none of it."""
 
 import asyncio
 import io

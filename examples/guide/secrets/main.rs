@@ -1,4 +1,4 @@
-//! Everything that a program might print of a session is searched for keys and for what was said: there is none of it.
+//! All that a program might print of a session is searched for keys and for what was said: there is none of it.
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
 use broca::{Client, Error, Session, Step, Tool};
