@@ -342,6 +342,10 @@ impl Turn {
                 }
                 Some(Step::Status(Status::Connected)) => {
                     recovery.connected = true;
+                    if decided_by.is_some() {
+                        // A log in which nothing is to come yet can show no more than that it can be read.
+                        recovery.reach_by = None;
+                    }
                     // What is in the log already must have the time to come.
                     let replayed = now.plus(recovery.timeout_ms.min(recovery.replay_ms));
                     recovery.until = recovery.until.max(replayed);
