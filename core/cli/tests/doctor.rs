@@ -73,9 +73,9 @@ fn people_get_a_line_for_each_check_and_no_key() {
     let ended = run(&mut service.broca(&["doctor"]));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let lines: Vec<&str> = ended.out.lines().collect();
-    assert_eq!(lines.len(), 11, "{ended:?}");
-    assert!(lines[..10].iter().all(|line| line.starts_with("ok ")), "{ended:?}");
-    assert_eq!(lines[10], "all is well");
+    assert_eq!(lines.len(), 12, "{ended:?}");
+    assert!(lines[..11].iter().all(|line| line.starts_with("ok ")), "{ended:?}");
+    assert_eq!(lines[11], "all is well");
     assert!(!ended.out.contains(key.trim()));
 }
 
