@@ -235,7 +235,11 @@ class AsyncClient(NotCopied):
         return Attached(shell)
 
     async def _attach(
-        self, command: Callable[[ToolSet], str], brought: Iterable[Brought], hooks: Hooks, options: Options | None = None
+        self,
+        command: Callable[[ToolSet], str],
+        brought: Iterable[Brought],
+        hooks: Hooks,
+        options: Options | None = None,
     ) -> AsyncSession:
         hooks.shown = hooks.shown or self._options.hooks
         servers: Servers | None = None
