@@ -24,14 +24,21 @@ pub(crate) fn follow(world: &World, place: &Place, hops: bool) -> Result<Vec<Str
         let mut seen = Vec::new();
         let mut cursor = Cursor::start();
         let mut since_hop = 0;
+        let mut joined = None;
         if hops {
             tokio::time::sleep(Duration::from_millis(random.below(1_500))).await;
         }
         loop {
             let client = world.client(world.server.watch_key(), |_| {})?;
             let id = place.id();
-            let session = again("observe", || client.observe(id.clone()).into_future()).await?;
+            let observed = again("observe", || client.observe(id.clone()).into_future()).await;
+            // Nobody joins a session that is over, but who had joined it reads it to its end.
+            let session = match (observed, joined.take()) {
+                (Err(fault), Some(earlier)) if fault.contains("session_closed") => earlier,
+                (observed, _) => observed?,
+            };
             let mut subscription = session.subscribe_from(cursor.clone());
+            joined = Some(session.clone());
             let enough = if hops { 1 + random.below(150) } else { u64::MAX };
             while since_hop < enough {
                 let Ok(step) = timeout(LOOK, subscription.next()).await else {
