@@ -81,7 +81,8 @@ function said(step: Step): string {
   if (step instanceof ToolCancel || step instanceof ApprovalWithdrawn) return say(step.kind, { tool_use_id: step.toolUseId });
   if (step instanceof ToolSettled) return say("tool_settled", { tool_use_id: step.toolUseId, outcome: step.outcome, name: step.name });
   if (step instanceof Status) {
-    return say("status", { state: step.state, delay_ms: step.delayMs, error_kind: step.errorKind, why: step.why });
+    const { state, delayMs, errorKind, why, position, waiting } = step;
+    return say("status", { state, delay_ms: delayMs, error_kind: errorKind, why, position, waiting });
   }
   if (step instanceof Warning) return say("warning", { class: step.category, message: step.message });
   if (step instanceof Received) return say("received", { round: step.round, message: step.messageJson });

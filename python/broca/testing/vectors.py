@@ -113,7 +113,16 @@ def _call(kind: str, step: steps.ToolCall | steps.Approval) -> str:
 
 
 def _status(step: steps.Status) -> str:
-    return _line("step", "status", state=step.state, delay_ms=step.delay_ms, error_kind=step.error_kind, why=step.why)
+    return _line(
+        "step",
+        "status",
+        state=step.state,
+        delay_ms=step.delay_ms,
+        error_kind=step.error_kind,
+        why=step.why,
+        position=step.position,
+        waiting=step.waiting,
+    )
 
 
 def _done(step: steps.Done) -> str:
